@@ -1,6 +1,6 @@
 """The matrix of faults: every fault at every moment in the first and the last instance, of two and of four.
 
-``make faults`` runs all 120 and prints what came of each; `run` runs some of them. Each case is a training under
+``make faults`` runs all 120 and prints what came of each; `run_each` runs some of them. Each case is a training under
 ``poprun``. It must end soon, with a status that is not 0, naming the instance and the cause; nothing it has started may
 be left, and the last checkpoint must load.
 """
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,11 +82,11 @@ CASES = tuple(
 )
 
 
-def run(
+def run_each(
     cases: Iterable[Case], *, at_once: int = 1, init_seconds: float = 15, exchange_seconds: float = 6,
     seconds: float = SECONDS,
-) -> list[Result]:
-    """Run cases and return what came of them.
+) -> Iterator[Result]:
+    """Run cases and yield what came of each.
 
     Args:
         cases: The cases.
@@ -95,7 +95,7 @@ def run(
         exchange_seconds: And later. Both must be longer than the difference of their speeds.
         seconds: How soon a training without a timeout must end.
     """
-    waiting, results = deque(cases), []
+    waiting = deque(cases)
     running: dict[int, tuple[Case, Path]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -115,9 +115,9 @@ def run(
             timeout = 0.0
             if case.fault == "STOP":
                 timeout = init_seconds if case.moment in ("start", "init") else exchange_seconds
-            results.append(_judge(case, place, os.waitstatus_to_exitcode(status), time.time(), timeout, seconds))
-            _report(results[-1])
-    return results
+            result = _judge(case, place, os.waitstatus_to_exitcode(status), time.time(), timeout, seconds)
+            _report(result)
+            yield result
 
 
 def _become_launcher(case: Case, place: Path, init_seconds: float, exchange_seconds: float) -> None:
@@ -206,10 +206,10 @@ def main(words: Sequence[str] | None = None) -> int:
     if flags.case:
         chosen = [case for case in chosen if str(case) in flags.case]
     torch.set_num_threads(1)
-    results = run(
+    results = list(run_each(
         chosen, at_once=flags.at_once, init_seconds=flags.init_seconds, exchange_seconds=flags.exchange_seconds,
         seconds=flags.seconds,
-    )
+    ))
     wrong = [result for result in results if result.wrong]
     for result in wrong:
         print(f"\n{result.case}: {'; '.join(result.wrong)}\n{result.text}")

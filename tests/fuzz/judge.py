@@ -1,9 +1,11 @@
 """How far a result may be off, without a tolerance for each operator.
 
 A result that eager's own agrees with to `torch.testing.assert_close` is right. For others the program is run in
-float64, where each line's result is disturbed by as much as the element type rounds it: how far that moves a result is
-how well the program determines it. A result passes that is no further from float64 than a few times that, or than a few
-times eager's own. A comparison that a rounding turns over moves far and decides nothing; an error of an index does not.
+float64, where its inputs and each line's result are disturbed by as much as the element type rounds: how far that moves
+a result is how well the program determines it. What a line reads counts as well as what it gives, since a sum of
+products that nearly cancel rounds within as if its operands were a little off. A result passes that is no further from
+float64 than a few times that, or than a few times eager's own. A comparison that a rounding turns over moves far and
+decides nothing; an error of an index does not.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def expected_of(
     """
     watch = None if types is None else _Disturbance(seed)
     function = program.function(types=types, watch=watch) if types else program.function()
-    tensors = [_in_double(tensor) if types else tensor for tensor in program.tensors()]
+    tensors = program.tensors() if watch is None else [_in_double(tensor, watch) for tensor in program.tensors()]
     if door in ("steps", "tiles"):
         with torch.no_grad():
             tensors = [tensor.detach() for tensor in tensors]
@@ -131,15 +133,15 @@ class _Disturbance:
         return value * (1 + EPSILON[dtype] * noise)
 
 
-def _in_double(tensor: torch.Tensor) -> torch.Tensor:
+def _in_double(tensor: torch.Tensor, disturbance: _Disturbance) -> torch.Tensor:
+    """Return an input in float64, disturbed as float32 is: within an operator sums of halves are as long."""
     if not tensor.is_floating_point():
         return tensor
     # The strides stay: what a program writes into a view reaches the same elements.
+    is_repeated = 0 in tensor.stride() and tensor.numel() > 0
+    values = disturbance((tensor.detach()[:1] if is_repeated else tensor.detach()).double(), "float")
     double = torch.empty_strided(tensor.shape, tensor.stride(), dtype=torch.float64)
-    if 0 in tensor.stride() and tensor.numel():
-        double = tensor.detach()[:1].double().expand(tensor.shape)
-    else:
-        double.copy_(tensor.detach())
+    double = values.expand(tensor.shape) if is_repeated else double.copy_(values)
     return double.requires_grad_(tensor.requires_grad)
 
 

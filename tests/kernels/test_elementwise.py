@@ -83,6 +83,17 @@ def test_binary_op_equals_eager_in_every_type(name: str, dtype: torch.dtype) -> 
     assert_same(ours, eager, rtol=1e-3 if dtype is torch.float16 else 1e-6)
 
 
+@pytest.mark.parametrize("name", [*(f"{name}.default" for name in UNARY), *BINARY, "gelu_backward.default"])
+def test_an_element_does_not_depend_on_those_beside_it(name: str) -> None:
+    """Alone, or in vectors with extremes: what needs another formula leaves the rest of its vector as it is."""
+    operands = [inputs(2000)] + ([inputs(2000).roll(7).abs()] if name in BINARY or "backward" in name else [])
+    beside = [EXTREMES[(torch.arange(2027) + place) % 27] for place in range(len(operands))]
+    (alone,), _ = run_op(f"aten.{name}", *operands)
+    mixed = [torch.stack(pair, 1).flatten() for pair in zip(operands, beside, strict=True)]
+    (found,), _ = run_op(f"aten.{name}", *mixed)
+    torch.testing.assert_close(found[::2], alone, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize(
     "name", ["add.Tensor", "mul.Tensor", "maximum.default", "minimum.default", "eq.Tensor", "lt.Tensor", "div.Tensor"]
 )
@@ -90,6 +101,13 @@ def test_binary_op_treats_extremes_as_eager(name: str) -> None:
     a, b = EXTREMES[:, None].expand(27, 27), EXTREMES[None].expand(27, 27)
     (ours,), (eager,) = run_op(f"aten.{name}", a, b)
     assert_same(ours, eager, rtol=0, atol=0)
+
+
+def test_subnormal_operands_of_pow_are_zeros() -> None:
+    """Whatever lies beside them: a zero takes a vector of lanes another way."""
+    base, exponent = torch.tensor([-2.0, 1e-39, 0.0, 3.0]), torch.tensor([1e-39, 0.5, -1e-39, 2.0])
+    (ours,), _ = run_op("aten.pow.Tensor_Tensor", base, exponent)
+    assert ours.tolist() == [1.0, 0.0, 1.0, 9.0]
 
 
 def test_pow_equals_eager_for_negative_bases_zeros_and_infinities() -> None:

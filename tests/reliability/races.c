@@ -23,7 +23,7 @@ static uint64_t drawn(uint64_t *state) {
 }
 
 /* to[i] = from[items - 1 - i] + 1: another thread has written what is read. The scratch is the thread's own. */
-static int turned(char **args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+static int turned(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
   int64_t *to = (int64_t *)args[0], *own = (int64_t *)scratch;
   const int64_t *from = (const int64_t *)args[1];
   (void)scalars;
@@ -38,7 +38,7 @@ static int turned(char **args, const int64_t *ints, const double *scalars, int64
 }
 
 /* to[0] += 1, in lanes that take turns. */
-static int counted(char **args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+static int counted(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
   (void)ints, (void)scalars, (void)scratch;
   for (int64_t i = begin; i < end; i++) ((int64_t *)args[0])[i]++;
   return 0;

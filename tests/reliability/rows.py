@@ -70,7 +70,8 @@ ROWS = (
         "independent between tiles and calls", (), ("numerics/test_rounding.py", "numerics/test_rounding_in_steps.py")),
     Row("random bits beside published answers", "equal", "a statistical suite", (), ("kernels/test_random.py",)),
     Row("hostile files: code executed", "0 of 200; nothing in a static scan", "signed executables",
-        (("files", "{executed} of {files:,} files, {readers} readers; {wrong} without a clear error"),),
+        (("files", "{executed} of {files:,} files, {readers} readers; {wrong} without a clear error; each seed "
+                   "once, by the version of its day"),),
         ("security/test_static_scan.py",)),
     Row("readers of files fed with changed ones: errors that are none of ours", "0 of ten million",
         "a day, led by coverage", (("files", "{wrong} of {files:,}"),)),
@@ -83,7 +84,7 @@ ROWS = (
         "memory too", (), ("cache/test_store.py",)),
     Row("several instances: killed, stopped, failing at any moment", "120 of 120 end with cause and rank, soon",
         "and go on from the checkpoint, bit for bit",
-        (("faults", "{cases} of {all cases} run, {wrong} not as they must be"),)),
+        (("faults", "{cases} of {all cases} run, {wrong} not as they must be; each by the version of its day"),)),
     Row("instances that disagree", "12 of 12 an error on every rank before anything is exchanged", "the same", (),
         ("distributed/test_handshake.py",)),
     Row("findings of sanitizers over the kernels, engine and threads", "0", "0 without the interpreter's lock too",

@@ -59,7 +59,10 @@ RUNS = {
     "checked": Run("reliability.elsewhere:checked", 1, "all tests of kernels under sanitizers", ("failed",)),
     "kills": Run("reliability.elsewhere:kills", 1000, "kills", ("corrupt", "lost")),
     "naive_kills": Run("reliability.elsewhere:naive_kills", 100, "kills of writers that overwrite", ()),
-    "files": Run("reliability.elsewhere:files", 100_000, "hostile files", ("executed", "forbidden events", "wrong")),
+    "files": Run(
+        "reliability.elsewhere:files", 100_000, "hostile files",
+        ("executed", "forbidden events", "wrong", "others changed"),
+    ),
     "faults": Run("reliability.elsewhere:faults", 120, "trainings of several instances", ("wrong",)),
     "graphs": Run("reliability.elsewhere:graphs", 50_000, "random programs", ("wrong", "error", "crash", "hang")),
     "wide": Run(

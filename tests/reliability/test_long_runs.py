@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from tests.distributed import faults
 from tests.fuzz.batches import Result
 from tests.reliability import callers, elsewhere, forks, interrupts, memory
 from tests.reliability.__main__ import main
@@ -188,3 +189,38 @@ def test_random_programs_are_judged_on_from_where_a_run_stood(
     found = elsewhere.fuzz("graphs", 7, recorded, folder)
     assert asked[2:] == [range(5, 7)]
     assert (found["programs"], found["ok"], found["wrong"], found["of torch"]) == (7, 5, 1, 1)
+
+
+def test_hostile_files_are_read_on_from_where_a_run_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def read(seed: int, count: int) -> dict[str, int]:
+        asked.append((seed, count))
+        none = dict.fromkeys(("executed", "forbidden events", "others changed"), 0)
+        return {"files": count, "readers": 9, "wrong": int(seed == 22_000), **none}
+
+    monkeypatch.setattr(elsewhere, "_read_apart", read)
+    recorded, folder = tmp_path / "recorded", tmp_path / "read"
+    assert elsewhere.files(12_000, recorded, folder)["wrong"] == 0
+    recorded.mkdir()
+    found = elsewhere.files(12_000, recorded, folder)  # the first was broken off before it was recorded
+    (recorded / "files.json").write_text(json.dumps({"run": "files", "size": 12_000, "found": found}))
+    found = elsewhere.files(25_000, recorded, folder)
+    assert asked == [(0, 10_000), (10_000, 2_000), (12_000, 10_000), (22_000, 3_000)]
+    assert (found["files"], found["readers"], found["wrong"]) == (25_000, 9, 1)
+
+
+def test_each_case_of_the_faults_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def run_each(cases: Iterable[faults.Case]) -> Iterator[faults.Result]:
+        for case in cases:
+            asked.append(str(case))
+            yield faults.Result(case, 0.1, ("status 0",) if len(asked) == 2 else (), "")
+
+    monkeypatch.setattr(faults, "run_each", run_each)
+    elsewhere.faults(3, tmp_path / "recorded", tmp_path)
+    found = elsewhere.faults(120, tmp_path / "recorded", tmp_path)
+    assert found == {"cases": 120, "all cases": 120, "wrong": 1}
+    assert len(set(asked)) == len(asked) == 120
+    assert len({name.partition(" at ")[0] for name in asked[:12]}) == len(faults.FAULTS)

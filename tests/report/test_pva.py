@@ -336,6 +336,21 @@ def test_a_profile_that_is_no_profile_is_refused(good: Path, tmp_path: Path) -> 
         pva.openReport(path)
 
 
+@pytest.mark.parametrize(("change", "words"), [
+    ("DELETE FROM facts WHERE name = 'num_tiles'", "is damaged: there is no fact 'num_tiles'"),
+    ("UPDATE facts SET value = '[1472]' WHERE name = 'num_tiles'", r"the fact 'num_tiles' is \[1472\], no number"),
+    ("UPDATE facts SET value = 'Infinity' WHERE name = 'num_tiles'", "the fact 'num_tiles' is inf, no number"),
+])
+def test_a_fact_that_is_missing_or_no_number_is_damage(good: Path, tmp_path: Path, change: str, words: str) -> None:
+    path = tmp_path / "profile.pop"
+    path.write_bytes(good.read_bytes())
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(change)
+        connection.commit()
+    with pytest.raises(ReportError, match=words):
+        assert pva.openReport(path).compilation.target.numTiles
+
+
 def test_damage_that_is_met_later_is_told_then(good: Path, tmp_path: Path) -> None:
     path = tmp_path / "profile.pop"
     path.write_bytes(good.read_bytes())

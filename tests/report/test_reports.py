@@ -278,6 +278,21 @@ def test_files_that_are_no_profiles_are_refused(tmp_path: Path) -> None:
             read_database(path)
 
 
+@pytest.mark.parametrize(("change", "words"), [
+    ("UPDATE facts SET value = '{' || value", "is damaged: Expecting"),
+    ("UPDATE facts SET value = x'00'", r"is damaged: value of facts is b'\\x00', no str"),
+    ("UPDATE facts SET value = replace(hex(zeroblob(5000)), '00', '[')", "is damaged: maximum recursion depth"),
+    ("UPDATE steps SET number = 'first'", "is damaged: number of steps is 'first', no int"),
+])
+def test_values_that_no_column_has_are_damage(tmp_path: Path, change: str, words: str) -> None:
+    path = written(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(change)
+        connection.commit()
+    with pytest.raises(ReportError, match=words):
+        read_database(path)
+
+
 def test_databases_of_others_and_newer_ones_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path)
     with closing(sqlite3.connect(path)) as connection:

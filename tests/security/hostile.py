@@ -1,7 +1,8 @@
-"""Hostile files, made with seeds, and what each reader makes of them: ``python -m tests.security.hostile FOLDER``.
+"""Hostile files, made with seeds, and what each reader makes of them.
 
-Prints one JSON object: how many files, what ran, what raised an error that is none of ours or took too long. Everything
-happens under a limit of memory, and an audit hook of Python's sees what no reader may do.
+``python -m tests.security.hostile FOLDER COUNT SEED`` prints one JSON object: how many files, what ran, what raised an
+error that is none of ours or took too long. Everything happens under a limit of memory, and an audit hook of Python's
+sees what no reader may do. With ``changed`` behind it, all files are sound ones with changes.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ import torchipu
 from torchipu import pva
 from torchipu.cache.store import Store
 from torchipu.errors import IpuError
+from torchipu.onnx.converter import converter
 from torchipu.onnx.inputs import _array
 from torchipu.poptorch.options import ConfigFileError
 from torchipu.poptorch.stored import cache as poptorch_cache
 from torchipu.pvti.recorder import Recorder
+from torchipu.report.database import read_database
 from torchipu.report.debug import read_debug
 from torchipu.target import lookup_target
 
@@ -64,6 +67,7 @@ class Net(torch.nn.Module):
 # ---------------------------------------------------------------------- files that are sound
 def samples(folder: Path) -> dict[str, tuple[Path, Callable[[Path], object]]]:
     """Write a sound file for each reader; return it with the reader."""
+    torch.manual_seed(0)
     run = poptorch.inferenceModel(Net())
     run(torch.ones(1, 2))
     run.save(folder / "net.poptorch")
@@ -88,6 +92,7 @@ def samples(folder: Path) -> dict[str, tuple[Path, Callable[[Path], object]]]:
         "array": (folder / "array.npy", lambda path: _array(str(path))),
     }
     with suppress(ImportError):
+        converter()
         _write_onnx(folder / "model.onnx")
         found["ONNX model"] = (folder / "model.onnx", torchipu.from_onnx)
     return found
@@ -102,6 +107,7 @@ def _read_entry(path: Path) -> object:
 
 
 def _read_profile(path: Path) -> object:
+    read_database(path)
     report = pva.openReport(path)
     return [len(report.execution.steps), report.compilation.target.numTiles]
 
@@ -202,8 +208,15 @@ def _too_long(*_: object) -> None:
     raise _TooLongError
 
 
-def read_all(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """Read hostile files; return what came of it."""
+def read_all(folder: Path, count: int, seed: int, *, with_foreign: bool = True) -> dict[str, Any]:
+    """Read hostile files; return what came of it.
+
+    Args:
+        folder: Where they are written.
+        count: How many, or a few less: as many for each reader.
+        seed: Of the changes of sound files.
+        with_foreign: Whether files of other formats are among them, which are the same for all seeds.
+    """
     proof, forbidden = folder / "proof", Counter[str]()
     readers = samples(folder)
     for path, read in readers.values():
@@ -217,10 +230,10 @@ def read_all(folder: Path, count: int, seed: int) -> dict[str, Any]:
     attack = pickle.dumps(Payload(proof))
     chance = random.Random(seed)
     each = max(count // len(readers), 16)
+    same = [*foreign(proof)] if with_foreign else []
     for name, (path, read) in readers.items():
         data = path.read_bytes()
-        files = [*foreign(proof)]
-        files += [mutated(data, chance, attack) for _ in range(each - len(files))]
+        files = same + [mutated(data, chance, attack) for _ in range(each - len(same))]
         for place, content in enumerate(files):
             hostile = path.with_name(f"hostile{number}{path.suffix}")
             hostile.write_bytes(content)
@@ -273,4 +286,5 @@ def _outcome(read: Callable[[Path], object], path: Path) -> str:
 
 if __name__ == "__main__":
     os.environ["TORCHIPU_CACHE"] = "0"
-    print(json.dumps(read_all(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
+    folder, count, seed, *words = sys.argv[1:]
+    print(json.dumps(read_all(Path(folder), int(count), int(seed), with_foreign="changed" not in words)))

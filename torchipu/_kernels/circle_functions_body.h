@@ -30,7 +30,7 @@ TI_INLINE VF FN(tangent)(VF x) {
 }
 static inline VF FN(tan)(VF x) {
   VF t = FN(sel)(FN(eq)(x, FN(set)(0.f)), x, FN(tangent)(x));
-  if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) TI_LANES(t, fabsf(x[j]) > 32768.f ? tanf(x[j]) : t[j]);
+  TI_RARE_LANES(t, FN(lt)(FN(set)(32768.f), FN(abs)(x)), tanf(x[j]));
   return t;
 }
 /* Angle of a tangent in [0, 1]. */

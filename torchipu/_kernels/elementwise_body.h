@@ -182,15 +182,13 @@ static inline FN(vh) FN(pow_half)(FN(vh) x, FN(vh) y) {
   p = p * f + 1.;
   return __builtin_convertvector((FN(vd))((L)p + (whole << 52)), FN(vh));
 }
+/* What arithmetic of the kernels makes of subnormal numbers, which functions of C do not: zeros. */
+TI_INLINE VF FN(flushed)(VF x) { return FN(sel)(FN(lt)(FN(abs)(x), FN(set)(1.17549435e-38f)), FN(copysign)(FN(set)(0.f), x), x); }
 static inline VF FN(power)(VF x, VF y) {
   VF a = FN(abs)(x);
-  VM plain = FN(mand)(FN(mand)(FN(le)(FN(set)(1.17549435e-38f), a), FN(lt)(a, FN(set)(INFINITY))),
-                     FN(lt)(FN(abs)(y), FN(set)(1e30f)));
+  VM rare = FN(mor)(FN(mor)(FN(lt)(a, FN(set)(1.17549435e-38f)), FN(mor)(FN(eq)(a, FN(set)(INFINITY)), FN(isnan)(x))),
+                    FN(mor)(FN(le)(FN(set)(1e30f), FN(abs)(y)), FN(isnan)(y)));
   VF r;
-  if (__builtin_expect(FN(any)(FN(isnan)(FN(sel)(plain, FN(set)(0.f), FN(set)(NAN)))), 0)) {
-    TI_LANES(r, powf(x[j], y[j]));
-    return r;
-  }
   FN(vh) xs[2], ys[2], rs[2];
   memcpy(xs, &a, sizeof a); memcpy(ys, &y, sizeof y);
   rs[0] = FN(pow_half)(xs[0], ys[0]);
@@ -200,7 +198,9 @@ static inline VF FN(power)(VF x, VF y) {
   VF half = y * 0.5f;
   VF odd = FN(sel)(FN(ne)(half, FN(trunc)(half)), FN(set)(-1.f), FN(set)(1.f));
   VF negative = FN(sel)(FN(eq)(y, FN(trunc)(y)), r * odd, FN(set)(NAN));
-  return FN(sel)(FN(lt)(x, FN(set)(0.f)), negative, r);
+  r = FN(sel)(FN(lt)(x, FN(set)(0.f)), negative, r);
+  TI_RARE_LANES(r, rare, powf(FN(flushed)(x)[j], FN(flushed)(y)[j]));
+  return r;
 }
 TI_F(pow, FN(power)(A, B))
 #include "circle_functions_body.h"

@@ -1,22 +1,18 @@
 /* Remainders, quotients rounded down, lengths of two legs and neighbours; included by elementwise_body.h, whose macros they use. */
 
-/* What arithmetic of the kernels makes of subnormal numbers, which functions of C do not: zeros. */
-TI_INLINE VF FN(flushed)(VF x) { return FN(sel)(FN(lt)(FN(abs)(x), FN(set)(1.17549435e-38f)), FN(copysign)(FN(set)(0.f), x), x); }
 /* What is left of a after whole times b, with the sign of a; exact. */
 static inline VF FN(fmod)(VF a, VF b) {
   const VF up = FN(abs)(a), divisor = FN(abs)(b), quotient = up / divisor;
-  if (__builtin_expect(FN(any)(FN(le)(FN(set)(4194304.f), quotient)), 0)) {
-    const VF from = FN(flushed)(a), by = FN(flushed)(b);
-    VF r;
-    TI_LANES(r, fmodf(from[j], by[j]));
-    return FN(flushed)(r);
-  }
   /* the rounded quotient may be one off: the rest is then below zero, or not below the divisor, and still exact */
   VF rest = FN(fma)(-FN(trunc)(quotient), divisor, up);
   rest = FN(sel)(FN(lt)(rest, FN(set)(0.f)), rest + divisor, rest);
   rest = FN(sel)(FN(le)(divisor, rest), rest - divisor, rest);
   rest = FN(sel)(FN(mand)(FN(eq)(divisor, FN(set)(INFINITY)), FN(lt)(up, FN(set)(INFINITY))), up, rest);
-  return FN(copysign)(rest, a);
+  rest = FN(copysign)(rest, a);
+  /* rests of small divisors are subnormal on the way */
+  const VM rare = FN(mor)(FN(le)(FN(set)(4194304.f), quotient), FN(lt)(divisor, FN(set)(0x1p-102f)));
+  TI_RARE_LANES(rest, rare, fmodf(FN(flushed)(a)[j], FN(flushed)(b)[j]));
+  return FN(flushed)(rest);
 }
 /* Lanes in which a rest is not zero and has another sign than the divisor. */
 TI_INLINE VM FN(crosses_zero)(VF rest, VF divisor) {

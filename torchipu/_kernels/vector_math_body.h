@@ -17,7 +17,7 @@ TI_INLINE VM FN(ne)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b
 TI_INLINE VM FN(mor)(VM a, VM b) { return a | b; }
 TI_INLINE VM FN(mand)(VM a, VM b) { return a & b; }
 TI_INLINE VM FN(ieq)(VI a, VI b) { return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b); }
-TI_INLINE int FN(any)(VM m) { return m != 0; }
+TI_INLINE uint32_t FN(bits)(VM m) { return m; }
 TI_INLINE VF FN(sqrt)(VF a) { return (VF)_mm512_sqrt_ps((__m512)a); }
 /* The second operand comes back when either is NaN. */
 TI_INLINE VF FN(min)(VF a, VF b) { return (VF)_mm512_min_ps((__m512)a, (__m512)b); }
@@ -63,7 +63,7 @@ TI_INLINE VM FN(ne)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b,
 TI_INLINE VM FN(mor)(VM a, VM b) { return (VF)((VI)a | (VI)b); }
 TI_INLINE VM FN(mand)(VM a, VM b) { return (VF)((VI)a & (VI)b); }
 TI_INLINE VM FN(ieq)(VI a, VI b) { return (VF)_mm256_cmpeq_epi32((__m256i)a, (__m256i)b); }
-TI_INLINE int FN(any)(VM m) { return _mm256_movemask_ps((__m256)m) != 0; }
+TI_INLINE uint32_t FN(bits)(VM m) { return (uint32_t)_mm256_movemask_ps((__m256)m); }
 TI_INLINE VF FN(sqrt)(VF a) { return (VF)_mm256_sqrt_ps((__m256)a); }
 TI_INLINE VF FN(min)(VF a, VF b) { return (VF)_mm256_min_ps((__m256)a, (__m256)b); }
 TI_INLINE VF FN(max)(VF a, VF b) { return (VF)_mm256_max_ps((__m256)a, (__m256)b); }
@@ -137,6 +137,7 @@ TI_INLINE VF FN(copysign)(VF magnitude, VF sign) {
   return (VF)(((VI)magnitude & FN(iset)(0x7fffffff)) | ((VI)sign & FN(iset)((int32_t)0x80000000)));
 }
 TI_INLINE VM FN(isnan)(VF x) { return FN(ne)(x, x); }
+TI_INLINE int FN(any)(VM m) { return FN(bits)(m) != 0; }
 /* As torch.maximum and torch.minimum: a NaN in either operand wins. */
 TI_INLINE VF FN(maximum)(VF a, VF b) { return FN(sel)(FN(mor)(FN(lt)(a, b), FN(isnan)(b)), b, a); }
 TI_INLINE VF FN(minimum)(VF a, VF b) { return FN(sel)(FN(mor)(FN(lt)(b, a), FN(isnan)(b)), b, a); }
@@ -256,10 +257,10 @@ TI_INLINE VF FN(erf)(VF x) {
   q = FN(fma)(q, t, FN(set)(0.000320441555f));
   return FN(sel)(FN(lt)(a, FN(set)(0.92f)), p, FN(copysign)(1.f - FN(exp)(q), x));
 }
-/* h(a) = Phi(a) - 1/2 of the normal distribution: a polynomial about the middle of each interval, a lane of the table for each. */
-#if VL == 16
+/* h(a) = Phi(a) - 1/2 of the normal distribution: a polynomial about the middle of each interval, for each a column of
+ * the table. Vectors of eight lanes look into both halves of it: results are the same bits for all lengths of vectors. */
 enum { FN(PHI_DEGREE) = 5 };
-static const float FN(phi_table)[FN(PHI_DEGREE) + 1][VL] __attribute__((aligned(64))) = {
+static const float FN(phi_table)[FN(PHI_DEGREE) + 1][16] __attribute__((aligned(64))) = {
   {-1.42838723e-17f, 0.155421734f, 0.288144588f, 0.384930342f, 0.445200711f, 0.477249861f, 0.491802454f, 0.497444868f, 0.499312848f, 0.499840885f, 0.49996832f, 0.499994576f, 0.499999195f, 0.499999911f, 0.5f, 0.5f},
   {0.398942292f, 0.368270129f, 0.289691567f, 0.194186062f, 0.110920839f, 0.0539909676f, 0.0223945305f, 0.00791545119f, 0.00238408823f, 0.000611901982f, 0.000133830283f, 2.49424957e-05f, 3.96130736e-06f, 5.36105688e-07f, 6.18266398e-08f, 6.07595396e-09f},
   {-3.22121908e-15f, -0.0736515746f, -0.115874022f, -0.116510853f, -0.0887375548f, -0.0539921746f, -0.0268740691f, -0.0110816881f, -0.00381437619f, -0.00110127684f, -0.000267585972f, -5.48463358e-05f, -9.49953665e-06f, -1.39218548e-06f, -1.72810971e-07f, -1.81832203e-08f},
@@ -267,24 +268,17 @@ static const float FN(phi_table)[FN(PHI_DEGREE) + 1][VL] __attribute__((aligned(
   {1.40623068e-13f, 0.0172675177f, 0.0226157829f, 0.0150945084f, 0.00331301335f, -0.00441857148f, -0.00613866793f, -0.00446588499f, -0.00231245789f, -0.000923963031f, -0.000294927711f, -7.66148733e-05f, -1.63810437e-05f, -2.90424964e-06f, -4.2919595e-07f, -5.30718083e-08f},
   {0.00990262814f, 0.00630341237f, -0.001011902f, -0.00572129339f, -0.00534244906f, -0.00225659413f, 0.000285319809f, 0.00113979029f, 0.000920661725f, 0.000476882298f, 0.000183315118f, 5.5125849e-05f, 1.33098083e-05f, 2.619425e-06f, 4.24300964e-07f, 5.69491121e-08f},
 };
-TI_INLINE VF FN(look_up)(const float *table, VI lane) { return (VF)_mm512_permutexvar_ps((__m512i)lane, _mm512_load_ps(table)); }
+#if VL == 16
+TI_INLINE VF FN(look_up)(const float *table, VI column) { return (VF)_mm512_permutexvar_ps((__m512i)column, _mm512_load_ps(table)); }
 #else
-enum { FN(PHI_DEGREE) = 8 };
-static const float FN(phi_table)[FN(PHI_DEGREE) + 1][VL] __attribute__((aligned(64))) = {
-  {-3.93798753e-17f, 0.304317027f, 0.456761867f, 0.494936019f, 0.499696612f, 0.49999088f, 0.499999851f, 0.5f},
-  {0.398942262f, 0.276295185f, 0.0917831734f, 0.014624442f, 0.0011176921f, 4.09723798e-05f, 7.20413595e-07f, 6.07543393e-09f},
-  {1.45819432e-14f, -0.118412219f, -0.0786712915f, -0.0188028552f, -0.00191604323f, -8.77979983e-05f, -1.85251213e-06f, -1.8227464e-08f},
-  {-0.0664900541f, -0.0122173494f, 0.0296578594f, 0.0136793647f, 0.00200346229f, 0.000118598007f, 3.05629692e-06f, 3.54751641e-08f},
-  {-4.39382255e-13f, 0.0223532878f, 0.000401425292f, -0.00566006219f, -0.00139792648f, -0.000112434602f, -3.62012793e-06f, -5.01395085e-08f},
-  {0.00996717624f, -0.00199519843f, -0.00458692154f, 0.000858222484f, 0.000658439298f, 7.85628654e-05f, 3.25274368e-06f, 5.42008927e-08f},
-  {3.94788195e-12f, -0.0026940438f, 0.00125604356f, 0.000386909873f, -0.00018970063f, -4.11510118e-05f, -2.31273907e-06f, -4.78877915e-08f},
-  {-0.0011406811f, 0.000537037209f, 0.000242873401f, -0.000238767097f, 1.17697009e-05f, 1.59857827e-05f, 1.40177519e-06f, 3.92890058e-08f},
-  {-1.08200627e-11f, 0.00022228423f, -0.00017981774f, 3.43808388e-05f, 1.45118101e-05f, -3.99245528e-06f, -6.19107254e-07f, -2.2798595e-08f},
-};
-TI_INLINE VF FN(look_up)(const float *table, VI lane) { return (VF)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)lane); }
+TI_INLINE VF FN(look_up)(const float *table, VI column) {
+  const __m256 first = _mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)column);
+  const __m256 second = _mm256_permutevar8x32_ps(_mm256_load_ps(table + 8), (__m256i)column);
+  return (VF)_mm256_blendv_ps(first, second, (__m256)((VU)column << 28)); /* by the highest of four bits */
+}
 #endif
-/* A polynomial about the middle of each of VL intervals of this width, the first about zero: t * what is returned + middle. */
-TI_INLINE VF FN(in_pieces)(const float (*table)[VL], const int degree, const float width, VF a, VF *t, VF *middle) {
+/* A polynomial about the middle of each of 16 intervals of this width, the first about zero: t * what is returned + middle. */
+TI_INLINE VF FN(in_pieces)(const float (*table)[16], const int degree, const float width, VF a, VF *t, VF *middle) {
   const VF shifted = FN(fma)(a, FN(set)(1.f / width), FN(set)(0x1.8p23f)); /* the interval is in the low bits */
   *t = FN(fma)(shifted - 0x1.8p23f, FN(set)(-width), a);
   *middle = FN(look_up)(table[0], (VI)shifted);
@@ -296,7 +290,7 @@ TI_INLINE VF FN(in_pieces)(const float (*table)[VL], const int degree, const flo
 /* Phi(x), off by 1e-7 at most, half of what 0.5 (1 + erf) is. */
 TI_INLINE VF FN(phi)(VF x) {
   const VF a = FN(min)(FN(set)(6.f), FN(abs)(x));
-  VF t, middle, slope = FN(in_pieces)(FN(phi_table), FN(PHI_DEGREE), 6.f / (VL - 1), a, &t, &middle);
+  VF t, middle, slope = FN(in_pieces)(FN(phi_table), FN(PHI_DEGREE), 6.f / 15, a, &t, &middle);
   return FN(copysign)(FN(fma)(slope, t, middle), x) + 0.5f;
 }
 TI_INLINE VF FN(gelu)(VF x) { return x * FN(phi)(x); }
@@ -321,13 +315,24 @@ TI_INLINE VF FN(sine)(VF x, int quarter) {
   VF value = FN(sel)(FN(ieq)(k & 1, FN(iset)(1)), c, p);
   return (VF)((VI)value ^ ((k & 2) << 30));
 }
-/* Applies a scalar function to the lanes; for arguments too rare to deserve more. */
-#define TI_LANES(result, call) do { VF ti_r = {0}; for (int j = 0; j < VL; j++) ti_r[j] = call; result = ti_r; } while (0)
+/* Replaces the lanes under a mask by what a scalar function gives for lane j: for arguments too rare to deserve more. The
+ * others stay: what becomes of an element must not depend on those beside it.
+ */
+#define TI_RARE_LANES(result, lanes, call) do { \
+    const uint32_t ti_rare = FN(bits)(lanes); \
+    if (__builtin_expect(ti_rare != 0, 0)) { \
+      VF ti_r = result; \
+      for (uint32_t ti_left = ti_rare; ti_left; ti_left &= ti_left - 1) { const int j = __builtin_ctz(ti_left); ti_r[j] = call; } \
+      result = ti_r; \
+    } \
+  } while (0)
 TI_INLINE VF FN(sin)(VF x) {
-  if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) { VF r; TI_LANES(r, sinf(x[j])); return r; }
-  return FN(sel)(FN(eq)(x, FN(set)(0.f)), x, FN(sine)(x, 0));
+  VF r = FN(sel)(FN(eq)(x, FN(set)(0.f)), x, FN(sine)(x, 0));
+  TI_RARE_LANES(r, FN(lt)(FN(set)(32768.f), FN(abs)(x)), sinf(x[j]));
+  return r;
 }
 TI_INLINE VF FN(cos)(VF x) {
-  if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) { VF r; TI_LANES(r, cosf(x[j])); return r; }
-  return FN(sine)(x, 1);
+  VF r = FN(sine)(x, 1);
+  TI_RARE_LANES(r, FN(lt)(FN(set)(32768.f), FN(abs)(x)), cosf(x[j]));
+  return r;
 }

@@ -18,8 +18,8 @@ class Patterns:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self.num_tiles = int(tables.fact("num_tiles"))
-        self.num_ipus = int(tables.fact("num_ipus"))
+        self.num_tiles = int(tables.number("num_tiles"))
+        self.num_ipus = int(tables.number("num_ipus"))
 
     @cached_property
     def _parts(self) -> dict[int, list[tuple[int, int, int]]]:

@@ -195,12 +195,12 @@ class Execution:
     @property
     def totalCycles(self) -> TotalCycles:
         """From the begin of the iteration to its end."""
-        return TotalCycles(int(self._contents.tables.fact("cycles_per_update")))
+        return TotalCycles(int(self._contents.tables.number("cycles_per_update")))
 
     @property
     def runs(self) -> Sequence[Run]:
         """The one iteration that is modelled."""
-        end = float(self._contents.tables.fact("microseconds_per_update"))
+        end = float(self._contents.tables.number("microseconds_per_update"))
         return [Run("main", self.steps, Microseconds(0.0, end))]
 
     @cached_property

@@ -98,7 +98,7 @@ class TileMemory:
     @property
     def overflowed(self) -> bool:
         """Whether the program needs more than a tile has."""
-        return bool(self._row.including_gaps > self._contents.tables.fact("tile_memory_bytes"))
+        return bool(self._row.including_gaps > self._contents.tables.number("tile_memory_bytes"))
 
     @property
     def alwaysLiveBytes(self) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+from torchipu.errors import ReportError
 from torchipu.report.database import opened, read_table
 
 
@@ -41,9 +43,25 @@ class Tables:
         """Return a fact about the whole program.
 
         Raises:
-            KeyError: There is none of this name.
+            ReportError: There is none of this name, as in every file that is not damaged.
         """
+        if name not in self._facts:
+            raise self._damaged(f"there is no fact {name!r}")
         return self._facts[name]
+
+    def number(self, name: str) -> float:
+        """Return a fact that is a number.
+
+        Raises:
+            ReportError: There is none of this name, or it is no number.
+        """
+        value = self.fact(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise self._damaged(f"the fact {name!r} is {value!r:.40}, no number")
+        return value
+
+    def _damaged(self, why: str) -> ReportError:
+        return ReportError(f"{self.path} is damaged: {why}", remedy="run the program again with its report on")
 
     def setting(self, name: str, default: str = "") -> str:
         """Return an option or a fact of the environment as text."""

@@ -26,22 +26,22 @@ class Target:
     @property
     def architecture(self) -> Architecture:
         """Generation of the IPU."""
-        return architecture_of(self._tables.fact("target"))
+        return architecture_of(str(self._tables.fact("target")))
 
     @property
     def numReplicas(self) -> int:
         """Replicas of the program."""
-        return int(self._tables.fact("replicas"))
+        return int(self._tables.number("replicas"))
 
     @property
     def ipusPerReplica(self) -> int:
         """IPUs of each replica."""
-        return int(self._tables.fact("num_ipus"))
+        return int(self._tables.number("num_ipus"))
 
     @property
     def tilesPerIpu(self) -> int:
         """Tiles of an IPU."""
-        return int(self._tables.fact("num_tiles"))
+        return int(self._tables.number("num_tiles"))
 
     @property
     def tilesPerReplica(self) -> int:
@@ -61,7 +61,7 @@ class Target:
     @property
     def bytesPerTile(self) -> int:
         """Memory of a tile."""
-        return int(self._tables.fact("tile_memory_bytes"))
+        return int(self._tables.number("tile_memory_bytes"))
 
     @property
     def bytesPerIPU(self) -> int:
@@ -81,7 +81,7 @@ class Target:
     @property
     def clockFrequency(self) -> float:
         """Cycles a second."""
-        return float(self._tables.fact("clock_hz"))
+        return float(self._tables.number("clock_hz"))
 
     def __repr__(self) -> str:
         return f"Target({self._tables.fact('title')!r}, {self.numIPUs} IPUs)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -11,12 +12,13 @@ from typing import Any, NamedTuple, get_type_hints
 
 from torchipu.errors import ReportError
 from torchipu.report.facts.gather import Facts
-from torchipu.report.facts.rows import TABLES
+from torchipu.report.facts.rows import TABLES, Fact
 
 FORMAT, VERSION = "torchipu.report", 4
 MAGIC = b"SQLite format 3\x00"
 """How every SQLite database begins. Source: sqlite.org/fileformat2.html, section 1.3."""
 COLUMN_TYPES = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "str": "TEXT"}
+_TYPES = {"int": int, "bool": int, "float": float, "str": str}
 VIEWS = (
     'CREATE VIEW execution AS SELECT runs.number AS run, runs.ipu, runs."begin" + steps."begin" AS started, steps.* '
     "FROM runs JOIN steps ON steps.function = runs.function ORDER BY runs.number, steps.number",
@@ -115,7 +117,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             _check_format(connection, path)
             yield connection
-    except (sqlite3.DatabaseError, TypeError, ValueError, UnicodeDecodeError) as error:
+    except (sqlite3.DatabaseError, TypeError, ValueError, RecursionError) as error:
         raise _refused(path, f"is damaged: {error}", "run the program again with its report on") from error
 
 
@@ -135,13 +137,27 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _rows(connection: sqlite3.Connection, name: str, row: type[Any]) -> Iterator[NamedTuple]:
-    flags = [index for index, kind in enumerate(_kinds(row)) if kind == "bool"]
+    """Yield the rows of a table.
+
+    Raises:
+        TypeError: A value has another type than its column: SQLite does not look when it reads.
+        ValueError, RecursionError: A fact is no JSON.
+    """
+    kinds = _kinds(row)
+    flags = [index for index, kind in enumerate(kinds) if kind == "bool"]
+    expected = tuple(_TYPES[kind] for kind in kinds)
     columns = ", ".join(f'"{column}"' for column in row._fields)
     for values in connection.execute(f"SELECT {columns} FROM {name} ORDER BY rowid"):
+        if (found := tuple(map(type, values))) != expected:
+            at = next(index for index, kind in enumerate(found) if kind is not expected[index])
+            raise TypeError(f"{row._fields[at]} of {name} is {values[at]!r:.40}, no {kinds[at]}")
         held = list(values)
         for index in flags:
             held[index] = bool(held[index])
-        yield row._make(held)
+        made = row._make(held)
+        if isinstance(made, Fact):
+            json.loads(made.value)
+        yield made
 
 
 def _columns(row: type[NamedTuple]) -> list[str]:
