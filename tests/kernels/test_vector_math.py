@@ -65,7 +65,7 @@ def pairs() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def values() -> dict[str, torch.Tensor]:
-    """Return what all functions give of the samples, and those of two, under their names and "of pairs", of the pairs."""
+    """Return what all functions give of the samples; those of two also of the pairs, as "... of pairs"."""
     x, couples = sample(), pairs()
     y = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(6))]
     found = {}
