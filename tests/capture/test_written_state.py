@@ -187,3 +187,29 @@ def test_weights_are_written_by_their_data():
     torch.testing.assert_close(ours.weight.detach().double(), judge.weight.detach(), rtol=1e-4, atol=1e-5)
     torchipu.InferenceStep(inferred)(x)
     assert torch.equal(inferred.weight, inferred.weight.tril())
+
+
+class Decaying(torch.nn.Linear):
+    """Shrinks its own weight, which the optimiser then trains, with each micro-batch."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.mul_(0.9)
+        return super().forward(x).square().mean()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_step_trains_a_weight_that_its_forward_writes(micro_batches):
+    torch.manual_seed(0)
+    ours, judge = Decaying(4, 4), Decaying(4, 4).double()
+    ours.load_state_dict(judge.state_dict())
+    optimisers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (ours, judge)]
+    step = torchipu.TrainStep(ours, optimisers[0], torchipu.Options(gradient_accumulation=micro_batches))
+    for _ in range(3):
+        x = torch.randn(3 * micro_batches, 4)
+        step(x)
+        optimisers[1].zero_grad()
+        for part in x.double().chunk(micro_batches):
+            (judge(part) / micro_batches).backward()
+        optimisers[1].step()
+    torch.testing.assert_close(ours.weight.detach().double(), judge.weight.detach(), rtol=1e-4, atol=1e-5)

@@ -120,13 +120,16 @@ class _GraphCheck:
         inner.check_ends()
 
     def check_ends(self) -> None:
-        inputs, states = set(self.graph.inputs), set()
+        inputs, written = set(self.graph.inputs), set()
         for position, (state, value) in enumerate(self.graph.updates):
             if state not in inputs:
                 self.fail_behind(f"update of %{state.name}, which is no input", position)
-            if state in states:
+            # What forward writes into a weight, for each micro-batch, the optimiser's update finds there.
+            maker = self.maker.get(value)
+            end = state, maker is not None and maker.leg is Leg.UPDATE
+            if end in written:
                 self.fail_behind(f"%{state.name} is updated twice", position)
-            states.add(state)
+            written.add(end)
             if value not in self.maker:
                 self.fail_behind(f"update of %{state.name} from %{value.name}, which is never made", position)
             if (state.shape, state.dtype) != (value.shape, value.dtype):
