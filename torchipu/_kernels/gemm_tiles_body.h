@@ -58,8 +58,9 @@ TI_INLINE void FN(add_summand)(const int mr, const int nv, const int by_row, con
     FN(add_products)(nv, !by_row && nv > 1 && i % TI_READ_ONCE, from, b0, b1, c0 + i, c1 + i);
   }
   at->a[0] += by_row ? 1 : t->ak;
+  if (by_row)
 #pragma GCC unroll 4
-  for (int i = 1; by_row && i < TI_POINTERS; i++) at->a[i]++;
+    for (int i = 1; i < TI_POINTERS; i++) at->a[i]++;
   if (!gathered) at->b += t->bs;
 }
 
@@ -89,8 +90,9 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
     for (int i = 0; i < mr; i++) { c0[i] = first; c1[i] = second; }
   }
   ti_walk at = {{t->a}, t->b, t->next_a, t->next_b, t->laid};
+  if (by_row)
 #pragma GCC unroll 4
-  for (int i = 1; by_row && i < TI_POINTERS; i++) at.a[i] = t->a + i * TI_ROWS_OF_POINTER * t->as;
+    for (int i = 1; i < TI_POINTERS; i++) at.a[i] = t->a + i * TI_ROWS_OF_POINTER * t->as;
   const int parts = gathered ? 1 : mr;  /* with each part of the summands, a row of the next tile is fetched */
   const int turn = full && nv > 1 ? TI_SUMMANDS_OF_TURN : 1;
   int64_t k = 0;
@@ -101,8 +103,9 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
       const int64_t within = k & (TI_LINE - 1);
       /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
       const float *const line = by_row ? at.a[0] + (mr + within) * fetched - within : NULL;
+      if (by_row)
 #pragma GCC unroll 4
-      for (int i = 0; by_row && i < turn; i++) _mm_prefetch((const char *)(line + i * fetched), _MM_HINT_T1);
+        for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(line + i * fetched), _MM_HINT_T1);
       if (ahead && !lays && at.next_b) {
 #pragma GCC unroll 4
         for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(at.next_b + i * t->next_step), _MM_HINT_T1);
