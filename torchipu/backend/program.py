@@ -12,7 +12,17 @@ from torch.fx import GraphModule
 from torchipu import artifacts
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.backend.counts import COUNTS
-from torchipu.backend.results import Kind, Part, Result, Shown, handed_back, layout_of, memory_of, parts_of_results
+from torchipu.backend.results import (
+    Kind,
+    Part,
+    Result,
+    Shown,
+    handed_back,
+    kept_apart,
+    layout_of,
+    memory_of,
+    parts_of_results,
+)
 from torchipu.backend.written import stored_over
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.fx_import import Given, Imported, import_graph
@@ -80,6 +90,7 @@ class Recipe:
 
     def program(self, module: GraphModule, *, is_dynamic: bool) -> Program:
         """Return the program of a graph with static sizes."""
+        apart = kept_apart(module, self.num_results)
         module = without_complex(module)
         imported = self.imported(module)
         compiled, _ = self.compiled(imported.graph)
@@ -89,7 +100,7 @@ class Recipe:
         is_inference = self.leg is Leg.FORWARD and self.num_results is None
         parts = parts_of_results(module) if is_inference and not self.written else {}
         shown = [None if fake is None else Shown.of(fake) for fake in imported.result_values]
-        return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic), parts)
+        return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic), apart, parts)
 
 
 def matters_at_border(op: Op) -> bool:
@@ -110,12 +121,13 @@ class Program:
         recipe: Whence it came.
         shown: How torch expects each result to lie; None for one that is no tensor.
         kinds: What each result is.
+        apart: Places of saved results that must share no memory with what the caller has.
         parts: By number the results that lie in the memory of another one.
     """
 
     def __init__(
         self, imported: Imported, graph: Graph, recipe: Recipe, shown: Sequence[Shown | None], kinds: Sequence[Kind],
-        parts: Mapping[int, Part] | None = None,
+        apart: frozenset[int], parts: Mapping[int, Part] | None = None,
     ) -> None:
         self.parts = parts or {}
         options, num_results = recipe.options, recipe.num_results
@@ -141,13 +153,14 @@ class Program:
         for position, (value, lies) in enumerate(zip(imported.results, shown, strict=True)):
             visible = num_results is None or position < num_results
             layout = layout_of(lies, is_view=kinds[position] is Kind.VIEW)
+            away = position in apart
             if not isinstance(value, Tensor):
                 self.results.append(Result(constant=value))
             elif value in number:
-                self.results.append(Result(output=number[value], visible=visible, fake=layout))
+                self.results.append(Result(output=number[value], visible=visible, apart=away, fake=layout))
             elif value in place:
                 owned = visible and kinds[position] is not Kind.INPUT
-                self.results.append(Result(argument=place[value], visible=owned, fake=layout))
+                self.results.append(Result(argument=place[value], visible=owned, apart=away, fake=layout))
             else:
                 self.results.append(Result(constant=imported.constants[value].clone(), visible=visible))
         self.returned_as_made = None if self.parts else self._find_returned_as_made(graph)
@@ -158,16 +171,22 @@ class Program:
         return self.executor.num_bytes
 
     def _find_returned_as_made(self, graph: Graph) -> frozenset[int] | None:
-        """Return the numbers of the outputs that the caller sees; None if any result may need a copy or a cast."""
+        """Return the numbers of the outputs with memory of their own; None if any result may need a copy or a cast."""
         visible = [result for result in self.results if result.visible]
         numbers = [result.output for result in visible if result.output is not None]
         if len(set(numbers)) < len(visible):
+            return None
+        apart = [result.output for result in self.results if result.apart]
+        if not set(numbers).isdisjoint(apart):
+            return None
+        away = [number for number in apart if number is not None]
+        if len(away) < len(apart):
             return None
         for result, number in zip(visible, numbers, strict=True):
             layout = result.fake
             if layout is not None and not layout.is_as_made(TORCH_DTYPES[graph.outputs[number].dtype]):
                 return None
-        return frozenset(numbers)
+        return frozenset([*numbers, *away])
 
     def run(self, arguments: list[Any]) -> list[Any]:
         """Run on a list of arguments, which is emptied."""
@@ -193,7 +212,11 @@ class Program:
             if place in self.written and value is values[self.written[place]]:
                 returned.append(value)  # it is what AOT autograd is to copy it into
                 continue
-            returned.append(result.own(value, taken) if result.visible and isinstance(value, torch.Tensor) else value)
+            if result.visible and isinstance(value, torch.Tensor):
+                value = result.own(value, taken)
+            elif result.apart and memory_of(value) in taken:
+                value = value.clone()
+            returned.append(value)
         for place, part in self.parts.items():
             returned[place] = part.of(returned[part.whole])
         return returned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torchipu.capture.joint_graph import is_view
 from torchipu.host.border import as_type
 from torchipu.ir.sizes import Numbers, settled
 
@@ -154,6 +156,8 @@ class Result:
         output: Number of the program's output.
         argument: Number of the argument.
         visible: Whether the caller may write into it, so that it must not share memory with anything else.
+        apart: Whether it is saved for the backward and a copy in the model, so that whoever writes into an argument
+            or a visible result must not reach it.
         fake: What torch expects of it.
     """
 
@@ -161,6 +165,7 @@ class Result:
     output: int | None = None
     argument: int | None = None
     visible: bool = False
+    apart: bool = False
     fake: Layout | None = None
 
     def pick(self, arguments: Sequence[Any], outputs: Sequence[torch.Tensor]) -> Any:
@@ -197,6 +202,34 @@ def inputs_shown(gm: GraphModule) -> frozenset[int]:
         if isinstance(node, Node) and node is not member and node in places:
             found.add(places[node])
     return frozenset(found)
+
+
+def kept_apart(gm: GraphModule, num_results: int | None) -> frozenset[int]:
+    """Return the places of results saved for the backward that share no memory with what the caller has.
+
+    Where the model copies what it then reads, as ``x.clone() * weight`` does, the copy stays as it was when the caller,
+    or the model itself, writes into the original; passes over the graph know no copies.
+
+    Args:
+        gm: ATen graph of a forward.
+        num_results: How many of its results, from the first, reach the caller; None for all.
+    """
+    (returned,) = next(node for node in gm.graph.nodes if node.op == "output").args
+    if num_results is None or num_results == len(returned):
+        return frozenset()
+    bases = [_base_of(member) for member in returned]
+    seen = {node for node in gm.graph.nodes if node.op == "placeholder"} | set(bases[:num_results])
+    return frozenset(place for place in range(num_results, len(bases)) if bases[place] not in seen)
+
+
+def _base_of(member: Any) -> Any:
+    """Return the value in whose memory a result lies."""
+    while isinstance(member, Node):
+        shown = member.args[0] if member.target is operator.getitem else member  # a view may have several results
+        if not isinstance(shown, Node) or not is_view(shown):
+            break
+        member = shown.args[0]
+    return member
 
 
 @dataclass(frozen=True, slots=True)

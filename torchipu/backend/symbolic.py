@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from torchipu import artifacts
 from torchipu.backend.counts import COUNTS
 from torchipu.backend.program import Program, Recipe, matters_at_border
-from torchipu.backend.results import Shown, handed_back
+from torchipu.backend.results import Shown, handed_back, kept_apart
 from torchipu.capture.control import is_control
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.strides import READERS, WRITERS
@@ -95,6 +95,7 @@ class SymbolicGraph:
             Shown.of(value, self.symbols.read) if isinstance(value, torch.Tensor) else None for value in values
         ]
         self.kinds = handed_back(gm, is_dynamic=True)
+        self.apart = kept_apart(gm, recipe.num_results)
         self.placed: list[Placed] = []
         self.checked: Checked | None = None
 
@@ -142,7 +143,7 @@ class SymbolicGraph:
             awaited=frozenset(map(settling.tensor, imported.awaited)),
         )
         shown = [None if one is None else one.settled(settling.numbers) for one in placed.shown]
-        return Program(plain, graph, self.recipe, shown, self.kinds)
+        return Program(plain, graph, self.recipe, shown, self.kinds, self.apart)
 
     def _check_device(self, imported: Graph, graph: Graph, settling: Settling) -> None:
         """Compile the device program where somebody wants to know of it, or it might not fit.

@@ -104,6 +104,13 @@ def _copy_view(joint: GraphModule, view: Node, copies: dict[Node, Node]) -> Node
     return copy
 
 
+def is_view(node: Node) -> bool:
+    """Whether a node shows the memory of its first argument, also where torch only promises that nobody else does."""
+    if str(node.target) in VIEWS:
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
 def _is_cheap_view(node: Node) -> bool:
     """Whether a forward node is a view that is no smaller than what it shows."""
     if str(node.target) not in VIEWS or node.meta.get("partitioner_tag") in BACKWARD_TAGS:
