@@ -35,6 +35,10 @@ SIZES = [
     (4, 784, 130),
     (7, 145, 520),
     (9, 97, 65),
+    (10, 784, 130),  # wide tiles of several rows: two and one vectors left over, and less than one
+    (19, 137, 520),
+    (28, 96, 65),
+    (301, 400, 40),  # rows across, few summands: both packed
     (50, 200, 1),  # wide tiles of few summands
     (33, 883, 4),
     (119, 100, 7),
@@ -77,7 +81,9 @@ def test_mm_equals_the_float64_product(
     assert torch.equal(results[0], results[2])
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(301, 290, 1024), (70, 700, 300), (600, 96, 700)])
+@pytest.mark.parametrize(("m", "n", "k"), [
+    (301, 290, 1024), (70, 700, 300), (600, 96, 700), (26, 210, 500), (150, 200, 50),
+])
 def test_where_operands_are_packed_does_not_change_a_bit(m: int, n: int, k: int) -> None:
     torch.manual_seed(0)
     a, b = torch.randn(m, k), torch.randn(k, n)

@@ -93,29 +93,26 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
   if (by_row)
 #pragma GCC unroll 4
     for (int i = 1; i < TI_POINTERS; i++) at.a[i] = t->a + i * TI_ROWS_OF_POINTER * t->as;
-  const int parts = gathered ? 1 : mr;  /* with each part of the summands, a row of the next tile is fetched */
   const int turn = full && nv > 1 ? TI_SUMMANDS_OF_TURN : 1;
   int64_t k = 0;
-  for (int part = 0; part < parts; part++) {
-    const int64_t end = part + 1 == parts ? t->k : t->k * (part + 1) / parts / turn * turn;
-    if (!gathered) FN(fetch_row)(t->next_c + part * ldc, nv);
-    for (; k + turn <= end; k += turn) {
-      const int64_t within = k & (TI_LINE - 1);
-      /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
-      const float *const line = by_row ? at.a[0] + (mr + within) * fetched - within : NULL;
-      if (by_row)
+  for (; k + turn <= t->k; k += turn) {
+    const int64_t within = k & (TI_LINE - 1);
+    const float *const line = by_row ? at.a[0] + (mr + within) * fetched - within : NULL;
+    if (!gathered && k < mr)
 #pragma GCC unroll 4
-        for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(line + i * fetched), _MM_HINT_T1);
-      if (ahead && !lays && at.next_b) {
+      for (int i = 0; i < turn; i++) FN(fetch_row)(t->next_c + (k + i) * ldc, nv);
+    if (by_row)
 #pragma GCC unroll 4
-        for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(at.next_b + i * t->next_step), _MM_HINT_T1);
-        at.next_b += turn * t->next_step;
-      }
+      for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(line + i * fetched), _MM_HINT_T1);
+    if (ahead && !lays && at.next_b) {
 #pragma GCC unroll 4
-      for (int i = 0; i < turn; i++) FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, full, t, n0, n1, k + i, &at, c0, c1);
+      for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(at.next_b + i * t->next_step), _MM_HINT_T1);
+      at.next_b += turn * t->next_step;
     }
-    for (; turn > 1 && k < end; k++) FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, full, t, n0, n1, k, &at, c0, c1);
+#pragma GCC unroll 4
+    for (int i = 0; i < turn; i++) FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, full, t, n0, n1, k + i, &at, c0, c1);
   }
+  for (; turn > 1 && k < t->k; k++) FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, full, t, n0, n1, k, &at, c0, c1);
   if (t->accumulate && !t->goes_on) {
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {

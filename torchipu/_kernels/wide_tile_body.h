@@ -2,16 +2,16 @@
  * row of C written, in runs of several cache lines, and enough sums are under way at a time. Only whole vectors. */
 #undef TI_WIDE_VECTORS
 #if VL == 16
-enum { FN(WIDE_ROWS) = 9, FN(WIDE_FEW) = 4 };
+enum { FN(WIDE_MOST) = 9, FN(WIDE_FEW) = 4, FN(WIDE_ROWS) = TI_WIDE_ROWS };
 #define TI_WIDE_VECTORS(MR_) ((MR_) <= 4 ? 6 : 3)
 #else
-enum { FN(WIDE_ROWS) = 4, FN(WIDE_FEW) = 4 };
+enum { FN(WIDE_MOST) = 4, FN(WIDE_FEW) = 4, FN(WIDE_ROWS) = 4 };  /* more would read B too often */
 #define TI_WIDE_VECTORS(MR_) 3
 #endif
 
 #ifndef TORCHIPU_WIDE_TILE
 #define TORCHIPU_WIDE_TILE
-enum { TI_FEW_SUMMANDS = 7, TI_ROWS_AHEAD = 8 };
+enum { TI_ROWS_AHEAD = 8 };
 #endif
 
 /* mr rows, nv whole vectors; the sum of each element is that of any other tile. */
@@ -57,33 +57,46 @@ TI_INLINE void FN(wide_tile)(const int mr, const int nv, const int by_row, const
     for (int v = 0; v < nv; v++) FN(store)(t->c + i * ldc + v * VL, c[i * nv + v]);
 }
 
+/* By the order of A, then by rows: of as many vectors as sums have registers for, and of one and two for columns left over. */
 #undef TI_WIDE
 #define TI_WIDE(MR_) \
   static __attribute__((noinline)) void FN(wide_k_##MR_)(const ti_tile *t) { FN(wide_tile)(MR_, TI_WIDE_VECTORS(MR_), 1, t); } \
-  static __attribute__((noinline)) void FN(wide_i_##MR_)(const ti_tile *t) { FN(wide_tile)(MR_, TI_WIDE_VECTORS(MR_), 0, t); }
+  static __attribute__((noinline)) void FN(wide_i_##MR_)(const ti_tile *t) { FN(wide_tile)(MR_, TI_WIDE_VECTORS(MR_), 0, t); } \
+  static __attribute__((noinline)) void FN(wide_k_2_##MR_)(const ti_tile *t) { FN(wide_tile)(MR_, 2, 1, t); } \
+  static __attribute__((noinline)) void FN(wide_i_2_##MR_)(const ti_tile *t) { FN(wide_tile)(MR_, 2, 0, t); } \
+  static __attribute__((noinline)) void FN(wide_k_1_##MR_)(const ti_tile *t) { FN(wide_tile)(MR_, 1, 1, t); } \
+  static __attribute__((noinline)) void FN(wide_i_1_##MR_)(const ti_tile *t) { FN(wide_tile)(MR_, 1, 0, t); }
 TI_WIDE(1) TI_WIDE(2) TI_WIDE(3) TI_WIDE(4)
+#undef TI_WIDE_TABLE
 #if VL == 16
 TI_WIDE(5) TI_WIDE(6) TI_WIDE(7) TI_WIDE(8) TI_WIDE(9)
-static void (*const FN(wide_table)[2][FN(WIDE_ROWS) + 1])(const ti_tile *) = {
-  {0, FN(wide_i_1), FN(wide_i_2), FN(wide_i_3), FN(wide_i_4), FN(wide_i_5), FN(wide_i_6), FN(wide_i_7), FN(wide_i_8), FN(wide_i_9)},
-  {0, FN(wide_k_1), FN(wide_k_2), FN(wide_k_3), FN(wide_k_4), FN(wide_k_5), FN(wide_k_6), FN(wide_k_7), FN(wide_k_8), FN(wide_k_9)}};
+#define TI_WIDE_TABLE(N_) {0, FN(N_##1), FN(N_##2), FN(N_##3), FN(N_##4), FN(N_##5), FN(N_##6), FN(N_##7), FN(N_##8), FN(N_##9)}
 #else
-static void (*const FN(wide_table)[2][FN(WIDE_ROWS) + 1])(const ti_tile *) = {
-  {0, FN(wide_i_1), FN(wide_i_2), FN(wide_i_3), FN(wide_i_4)}, {0, FN(wide_k_1), FN(wide_k_2), FN(wide_k_3), FN(wide_k_4)}};
+#define TI_WIDE_TABLE(N_) {0, FN(N_##1), FN(N_##2), FN(N_##3), FN(N_##4)}
 #endif
+static void (*const FN(wide_table)[3][2][FN(WIDE_MOST) + 1])(const ti_tile *) = {
+  {TI_WIDE_TABLE(wide_i_), TI_WIDE_TABLE(wide_k_)}, {TI_WIDE_TABLE(wide_i_1_), TI_WIDE_TABLE(wide_k_1_)},
+  {TI_WIDE_TABLE(wide_i_2_), TI_WIDE_TABLE(wide_k_2_)}};
 
-/* Computes as many of the n columns of m rows as fill whole tiles; returns how many. B lies as rows of many columns.
- * With few summands what is written takes the time: neighbours along a row come one after another. */
+/* Computes as many of the n columns of m rows as fill whole vectors; returns how many. B lies as rows of many columns, of which
+ * those of a tile stay in a cache for the rows after its own. With few summands what is written takes the time: neighbours
+ * along a row come one after another, in whole tiles. */
 static int64_t FN(wide_rows)(const ti_tile *t, int64_t m, int64_t n) {
-  const int64_t even = m <= FN(WIDE_ROWS) ? m : ti_even(m, FN(WIDE_FEW));
-  const int64_t width = VL * TI_WIDE_VECTORS(even), done = n / width * width;
-  for (int64_t i = 0; i < m; i += even) {
-    ti_tile u = *t;
-    u.a += i * t->as; u.c += i * t->ldc;
-    for (int64_t j = 0; j < done; j += width) {
-      FN(wide_table)[t->ak == 1][ti_min(even, m - i)](&u);
-      u.b += width; u.c += width;
-      if (u.col_bias) u.col_bias += width;
+  const int few = t->k <= TI_FEW_SUMMANDS && m > FN(WIDE_MOST);
+  const int64_t even = ti_even(m, few ? FN(WIDE_FEW) : FN(WIDE_MOST)), most = TI_WIDE_VECTORS(even);
+  const int64_t width = few ? most * VL : VL, done = n / width * width;
+  ti_tile u = *t;
+  for (int64_t i0 = 0, rows; i0 < m; i0 += rows) {
+    rows = few ? ti_min(even, m - i0) : m;  /* whose columns are all computed before those of the next */
+    for (int64_t j = 0, vectors; j < done; j += vectors * VL) {
+      const int64_t left = (done - j) / VL;
+      vectors = left >= most ? most : ti_min(left, 2);
+      u.b = t->b + j;
+      if (t->col_bias) u.col_bias = t->col_bias + j;
+      for (int64_t i = i0; i < i0 + rows; i += even) {
+        u.a = t->a + i * t->as; u.c = t->c + i * t->ldc + j;
+        FN(wide_table)[left >= most ? 0 : vectors][t->ak == 1][ti_min(even, m - i)](&u);
+      }
     }
   }
   return done;

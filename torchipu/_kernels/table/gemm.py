@@ -5,3 +5,6 @@ PANEL = 32
 
 SUM_BLOCK = 384
 """Summands of a part of a long sum, which begins at zero: rounding errors grow with these, not with all summands."""
+
+WIDE_ROWS, FEW_SUMMANDS = 28, 7
+"""Rows, or summands, so few that a right operand of long rows is read as it lies, by the tiles of wide_tile_body.h."""

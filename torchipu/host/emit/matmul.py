@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from torchipu._kernels.table.conv_blocked import Activation
-from torchipu._kernels.table.gemm import PANEL, SUM_BLOCK
+from torchipu._kernels.table.gemm import FEW_SUMMANDS, PANEL, SUM_BLOCK, WIDE_ROWS
 from torchipu._kernels.table.matmul import (
     MATMUL,
     MATMUL_DOTS,
@@ -47,8 +47,6 @@ MOST_SUMMANDS_OF_BOTH, LEAST_COLUMNS_OF_BOTH = 128, 6 * PANEL
 L2_BYTES = 2 << 20  # of a core of the machines that we measure on
 FEW_PANELS, MOST_SUMMANDS_ACROSS, MOST_SUMMANDS_ALONG = 8, 2048, 4096
 APART_IN_ONE_SET = 1024  # elements: 64 sets of a cache line each
-WIDE_ROWS, FEW_SUMMANDS = 9, 7
-"""What wide tiles are for, with a right operand that is read as it lies: few rows, or few summands."""
 BLOCK = (112, 4 * PANEL)
 """Rows and columns of an item of any other product."""
 BATCH_BLOCK = (224, 4 * PANEL)
@@ -61,6 +59,8 @@ FLAT_BLOCK = (112, 32 * PANEL)
 """Rows and columns of an item that packs its rows: columns enough to pay for that."""
 READY_BLOCK = (56, 128 * PANEL)
 """The same against panels that are packed once and for all: few rows, as long as all of the panels follow."""
+TILE_ROWS = 14
+"""Rows of a whole register tile: blocks of as many have none of fewer rows, but the last."""
 ALIKE = 4
 """Blocks of rows against such panels are a multiple of so many, where there are more: few threads get as many each."""
 FEW_READY_SUMMANDS = 256
@@ -153,7 +153,7 @@ def emit_product(
         left_strides, right_strides, rows, columns, inner, is_ready=is_ready, is_alone=batch == 1,
     )
     is_small = rows < FEW_ROWS or columns < 4 * PANEL or inner < LEAST_INNER
-    joins = batch == 1 and is_small and packing is Packing.AS_IT_LIES
+    joins = batch == 1 and is_small and packing is not Packing.AHEAD
     # To a kernel a stride of 0 from column to column says that there are panels: a column that stands for all is packed
     # ahead.
     has_columns = right_strides[1] > 0
@@ -394,7 +394,10 @@ def _rows_packing(
         is_alone: Whether it is no product of a batch.
     """
     is_small = rows < FEW_ROWS or columns < 2 * PANEL or inner < LEAST_INNER
-    if is_small or _reads_as_it_lies(right, rows, columns, inner):
+    is_wide = right[1] == 1 and _is_wide(rows, columns, inner)
+    if left[1] != 1 and not is_wide and _is_of_few_summands(rows, columns, inner):
+        return Packing.IN_ITEM
+    if is_small or is_wide or _reads_as_it_lies(right, rows, columns, inner):
         return Packing.AS_IT_LIES
     if is_alone and not is_ready and _meets_row_major_panels(left, right, rows, columns, inner):
         return Packing.AHEAD
@@ -402,6 +405,11 @@ def _rows_packing(
         return Packing.AS_IT_LIES
     # One of the two is packed ahead, and so written to memory and read again: the one with fewer elements.
     return Packing.AHEAD if columns > rows and not is_ready else Packing.IN_ITEM
+
+
+def _is_of_few_summands(rows: int, columns: int, inner: int) -> bool:
+    """Whether what is written takes most of the time, as for a weight's gradient of few samples: operands are small."""
+    return inner < LEAST_INNER and rows >= FEW_ROWS and columns >= 4 * PANEL
 
 
 def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int, is_ready: bool) -> bool:
@@ -433,9 +441,8 @@ def _is_wide(rows: int, columns: int, inner: int) -> bool:
 
 
 def _reads_as_it_lies(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
-    """Whether the right operand stays in the second cache as it lies, for rows too few to pay for panels."""
-    most_bytes = L2_BYTES // (2 if rows <= 2 * PANEL else 8)
-    return strides[1] == 1 and rows <= FEW_PANELS * PANEL and 4 * inner * columns <= most_bytes
+    """Whether the right operand, as it lies, is small in the second cache, for rows too few to pay for panels."""
+    return strides[1] == 1 and rows <= FEW_PANELS * PANEL and 4 * inner * columns <= L2_BYTES // 8
 
 
 def _packs_panels(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
@@ -525,6 +532,8 @@ def _blocks(
     if row_blocks > alike > 1:
         row_blocks = max(1, round(rows / (alike * most_rows))) * alike
     row_block = -(-rows // row_blocks)
+    if alike == 1 < row_blocks:
+        row_block = -(-row_block // TILE_ROWS) * TILE_ROWS
     column_block = -(-columns // (-(-columns // most_columns) * least_columns)) * least_columns
     while column_block > least_columns and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
         column_block = -(-column_block // (2 * least_columns)) * least_columns
