@@ -97,6 +97,7 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
   int64_t k = 0;
   for (; k + turn <= t->k; k += turn) {
     const int64_t within = k & (TI_LINE - 1);
+    /* a line of the rows of the next tile, as they lie; with the first summands, what its sums are stored over */
     const float *const line = by_row ? at.a[0] + (mr + within) * fetched - within : NULL;
     if (!gathered && k < mr)
 #pragma GCC unroll 4
