@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
-
 from torchipu.errors import ExecutionError
 from torchipu.poptorch.arguments.parser import Arguments
 from torchipu.poptorch.executor.errors import as_poptorch_error
 from torchipu.poptorch.executor.inputs import Inputs, synthetic
-from torchipu.poptorch.executor.session import Session
 from torchipu.poptorch.executor.state import State
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.reports.perf import Counters
