@@ -163,9 +163,9 @@ def capture_by_running(
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise as_capture_error(error) from error
         except RuntimeError as error:
-            if WRITTEN_AFTER_READ in str(error) and running.allows_writes_after_reads:
+            if running.allows_writes_after_reads and not running.saves_values and WRITTEN_AFTER_READ in str(error):
                 running.saves_values = True
-            elif not is_training and NO_GRADIENT in str(error):
+            elif not is_training and not running.differentiates and NO_GRADIENT in str(error):
                 running.differentiates = True
             else:
                 raise
