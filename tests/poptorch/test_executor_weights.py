@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import torchipu.poptorch as poptorch
 from tests.poptorch.models import Classifier, batch, eager_training, options, sgd, twin_of
@@ -469,3 +470,38 @@ def test_gradients_are_those_of_what_was_read_before_forward_wrote_it(recwarn: p
     for (name, value), (_, judged) in zip(model.state_dict().items(), twin.state_dict().items(), strict=True):
         torch.testing.assert_close(value, judged, msg=lambda words, name=name: f"{name}: {words}")
     assert not [warning for warning in recwarn if "Error detected in" in str(warning.message)]
+
+
+class Staged(nn.Module):
+    """Two stages, the first of which reads a state that it then writes, and takes a gradient of itself."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        super().__init__()
+        self.keeps = keeps
+        self.first = poptorch.BeginBlock(nn.Linear(3, 3), ipu_id=0)
+        self.second = poptorch.BeginBlock(nn.Linear(3, 3), ipu_id=1)
+        self.register_buffer("state", torch.linspace(0.5, 1.5, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x) * (self.state.clone() if self.keeps else self.state)
+        self.state.mul_(0.9)
+        slope, = torch.autograd.grad(torch.tanh(y).sum(), y, create_graph=True)
+        z = checkpoint(torch.exp, self.second(y), use_reentrant=False)
+        return poptorch.identity_loss((z + slope).square().mean(), "mean")
+
+
+def test_gradients_of_what_was_read_in_stages_with_checkpoints_and_second_derivatives() -> None:
+    twin, model = Staged(keeps=True), Staged(keeps=False)
+    model.load_state_dict(twin.state_dict())
+    poptorch.removeBlocks(twin)
+    step = poptorch.trainingModel(model, options(1, 3), sgd(model))
+    judge = torch.optim.SGD(twin.parameters(), lr=0.1)
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        step(x)
+        judge.zero_grad()
+        for part in x.chunk(3):
+            (twin(part) / 3).backward()
+        judge.step()
+    for (name, value), (_, judged) in zip(model.state_dict().items(), twin.state_dict().items(), strict=True):
+        torch.testing.assert_close(value, judged, msg=lambda words, name=name: f"{name}: {words}")
