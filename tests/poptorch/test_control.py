@@ -210,6 +210,20 @@ def test_dynamic_slice_wraps_around_the_end(start: int, step: int) -> None:
     assert third.squeeze(-1).equal(window(X, start - 1, 2))
 
 
+@pytest.mark.parametrize("bounds", [
+    lambda i, j: (2 * i, i * 2 + 2), lambda i, j: (i.long().view(1)[0], i.clone() + 2), lambda i, j: (-i, 2 - i),
+    lambda i, j: (i + j, j + 1 + i + 1), lambda i, j: (i - j, 2 + (i - j)),
+    lambda i, j: (i * 3 - j, (i - j) + 2 * i + 2),
+    lambda i, j: (i.neg().sub(1), torch.add(torch.mul(i, -1), 1)), lambda i, j: (i.clone().add_(j), i + j + 2),
+])
+def test_windows_lie_between_any_integers_that_differ_by_a_constant(bounds: Any) -> None:
+    """The judge is the same arithmetic on Python's numbers, which the windows begin from."""
+    step = poptorch.inferenceModel(lambda x, i, j: x[:, slice(*bounds(i, j))])
+    for i, j in ((0, 1), (1, 3), (3, 2)):
+        start = int(bounds(torch.tensor(i), torch.tensor(j))[0])
+        assert step(X, torch.tensor(i), torch.tensor(j)).equal(window(X, start, 2))
+
+
 @pytest.mark.parametrize("start", [0, 1, 3])
 def test_windows_can_be_written(start: int) -> None:
     def model(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> Any:
@@ -249,6 +263,13 @@ def test_windows_are_differentiable() -> None:
     (lambda x, i: x[:, i : i - 2], "Taking a slice of a tensor with the end less than the start is not supported."),
     (lambda x, i: x[:, i:], "Slicing size must be a constant"),
     (lambda x, i: x[:, i : i + i], "Slicing size must be a constant"),
+    (lambda x, i: x[:, i : 2 * i + 1], "Slicing size must be a constant"),
+    (lambda x, i: x[:, i : i.clone().mul_(2)], "Slicing size must be a constant"),
+    (lambda x, i: x[:, i : torch.add(i, 2, alpha=2)], "Slicing size must be a constant"),
+    (lambda x, i: x[:, i * i : i * i + 2], "Slicing size must be a constant"),
+    (lambda x, i: x[:, i : (i + 0).abs_() + 2], "Slicing size must be a constant"),
+    (lambda x, i: x[:, (j := i.clone()) : (j + 2, j.view(1).add_(1))[0]], "Slicing size must be a constant"),
+    (lambda x, i: x[:, (j := i.clone()) : (j + 2, j.view(-1)[0].fill_(0))[0]], "Slicing size must be a constant"),
     (lambda x, i: x[:, i : i + 2 : i], "Slicing step must be a constant"),
     (lambda x, i: x[:, i : i + 2.0], "a float must not be added"),
     (lambda x, i: x.clone().__setitem__((0, slice(i, i + 2, 2)), 0), "slices with step size other than 1"),

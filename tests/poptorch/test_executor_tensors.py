@@ -318,3 +318,32 @@ def test_a_model_may_have_attributes_named_as_the_executors_own() -> None:
     x = torch.randn(3, 2)
     assert torch.allclose(again(x), torch.nn.functional.linear(x, model.weight, model.bias))
     assert {getattr(model, name) for name in own} == {"of the model"}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("mode", [OutputMode.All, OutputMode.EveryN, OutputMode.Sum, OutputMode.Final])
+def test_updated_weights_are_handed_back_as_each_micro_batch_leaves_them(
+    mode: OutputMode, accumulation: int, replicas: int,
+) -> None:
+    model, iterations, period = Classifier(), 4, 2
+    twin = twin_of(model)
+    settings = options(iterations, accumulation, OutputMode.Final).replicationFactor(replicas)
+    settings.anchorTensor("weight", "UpdatedVar___head.weight", mode, period)
+    step = poptorch.trainingModel(model, settings, sgd(model))
+    x, labels = batch(2 * iterations * accumulation * replicas)
+    step(x, labels)
+    weights = []
+    judge = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for inputs, targets in zip(x.chunk(iterations), labels.chunk(iterations), strict=True):
+        weights += [twin.head.weight.detach().clone()] * (accumulation - 1)
+        judge.zero_grad()
+        twin(inputs, targets)[1].backward()
+        judge.step()
+        weights.append(twin.head.weight.detach().clone())
+    after = torch.stack(weights).unflatten(0, (iterations, accumulation))
+    expected = {
+        OutputMode.All: after.flatten(0, 1), OutputMode.EveryN: after[period - 1 :: period].flatten(0, 1),
+        OutputMode.Sum: after.sum((0, 1))[None], OutputMode.Final: after[-1, -1:],
+    }[mode].repeat_interleave(replicas, 0).flatten(0, 1)
+    torch.testing.assert_close(step.getAnchoredTensor("weight"), expected)

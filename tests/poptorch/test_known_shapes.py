@@ -45,6 +45,11 @@ def with_doubled(y: torch.Tensor) -> torch.Tensor:
     lambda y: torch.combinations(y[0], 3), lambda y: torch.combinations(y[0], with_replacement=True),
     torch.cov, lambda y: y[0].cov(correction=0), torch.corrcoef,
     lambda y: torch.cov(y, fweights=torch.arange(6), aweights=torch.arange(6) / 7),
+    lambda y: y[:, MASK] + Y[1, MASK].to(y.device), lambda y: y + Y[MASK[:4]][:1].type_as(y),
+    lambda y: y[:, :3] * Y[Y > 0.9][:3].to(y.device), lambda y: y + Y[0][torch.where(MASK)[0]].sum().to(y),
+    lambda y: y + Y[COUNTS.nonzero().flatten()].to(y.device).sum(0), lambda y: y[0] + Y[1].masked_select(MASK).to(y)[0],
+    lambda y: y * Y[0].repeat_interleave(COUNTS.sum()).to(y.device)[:6],
+    lambda y: y[:, : len(Y[0][MASK])], lambda y: y * Y[0, MASK].max().item(),
     lambda y: nn.utils.rnn.pack_sequence([y[0], y[1, :3]]).data,
 ])
 def test_what_constants_pick_has_their_shape(body: Body) -> None:

@@ -137,6 +137,7 @@ def test_attribute_write_is_a_setter_with_the_same_check() -> None:
 REFUSALS: list[tuple[Callable[[Options], Any], type[Exception], str]] = [
     (lambda o: o.deviceIterations("2"), AssertionError, "Unexpected type"),
     (lambda o: o.deviceIterations(2.0), AssertionError, "Unexpected type"),
+    (lambda o: o.logDir(5), AssertionError, "Unexpected type"),
     (lambda o: o.deviceIterations(0), AssertionError, "Unexpected value 0 .* at least 1"),
     (lambda o: o.replicationFactor(0), AssertionError, "Unexpected value 0 .* at least 1"),
     (lambda o: o.Training.gradientAccumulation(-3), AssertionError, "Unexpected value -3 .* at least 1"),

@@ -37,10 +37,13 @@ from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.distributions import truncated_at_once, validated_when_run
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 from torchipu.capture.process_wide import capturing, replaced, watching_modules
+from torchipu.capture.saved_values import saved_as_read, without_account
 from torchipu.capture.unbranched_distributions import unbranched
 
 NO_GRADIENT = "does not require grad and does not have a grad_fn"
 """Torch's words for a gradient of what was computed without any: inference is, unless forward shows that it asks."""
+WRITTEN_AFTER_READ = "needed for gradient computation has been modified by an inplace operation"
+"""Torch's words for a tensor that forward has written after it was saved for the backward."""
 
 
 class ExplainedError(Exception):
@@ -57,9 +60,11 @@ class Running(torch.nn.Module):
     Attributes:
         names_modules: Whether ops carry the path of the module that they run in.
         differentiates: Whether forward takes gradients of itself in inference, such as forces.
+        saves_values: Whether forward writes tensors whose values the backward needs.
     """
 
     keeps_writes = True
+    allows_writes_after_reads = False  # True: gradients of a tensor that is written later are those of what was read
 
     def __init__(self, inner: torch.nn.Module, loss_scale: float = 0.0) -> None:
         super().__init__()
@@ -67,6 +72,7 @@ class Running(torch.nn.Module):
         self.loss_scale = loss_scale
         self.names_modules = True
         self.differentiates = False
+        self.saves_values = False
         self.loss: int | None = None
         self.leaves: list[Any] = []
         self.spec: pytree.TreeSpec | None = None
@@ -91,6 +97,7 @@ class Running(torch.nn.Module):
             _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
             _lists_of_items(), _not_compiled(), counted_on_the_device(), _without_loops(), checkpoints_marked(),
             truncated_at_once(), validated_when_run(), unbranched(), clusters_masked(), _UserLines(),
+            saved_as_read() if self.saves_values else contextlib.nullcontext(),
             torch.set_grad_enabled(torch.is_grad_enabled() or self.differentiates),
         ):
             results, self.loss = self.run(tensors)
@@ -147,17 +154,21 @@ def capture_by_running(
         capturing(), torch.inference_mode(False), torch.set_grad_enabled(is_training),
         torch.random.fork_rng(devices=[]), tracing(TracingContext(fake_mode)),
     ):
+        given = tuple(tensor.detach() for tensor in tensors)
         try:
-            given = tuple(tensor.detach() for tensor in tensors)
-            return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
+            with without_account() if running.allows_writes_after_reads else contextlib.nullcontext():
+                return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
         except ExplainedError:
             raise
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise as_capture_error(error) from error
         except RuntimeError as error:
-            if is_training or running.differentiates or NO_GRADIENT not in str(error):
+            if running.allows_writes_after_reads and not running.saves_values and WRITTEN_AFTER_READ in str(error):
+                running.saves_values = True
+            elif not is_training and not running.differentiates and NO_GRADIENT in str(error):
+                running.differentiates = True
+            else:
                 raise
-            running.differentiates = True
             return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
 
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
-
 from torchipu.errors import ExecutionError
 from torchipu.poptorch.arguments.parser import Arguments
 from torchipu.poptorch.executor.errors import as_poptorch_error
 from torchipu.poptorch.executor.inputs import Inputs, synthetic
-from torchipu.poptorch.executor.session import Session
 from torchipu.poptorch.executor.state import State
 from torchipu.poptorch.poptorch_core import createPoptorchError
-from torchipu.poptorch.reports.anchors import UPDATED
 from torchipu.poptorch.reports.perf import Counters
 from torchipu.poptorch.reports.profile import write_magnitudes
 
@@ -72,7 +68,7 @@ class Runs:
         state.random = None
         state.has_run = True
         if state.options.anchored_tensors:
-            self._keep_anchored(session, anchored)
+            state.anchored = anchored
         write_magnitudes(session, state.options, is_training=state.is_training)
         if state.report is not None:
             state.report.note_run()
@@ -84,9 +80,3 @@ class Runs:
             state.options, len(tensors), len(results), (started, received, computed, time.perf_counter()),
         )
         return returned
-
-    def _keep_anchored(self, session: Session, anchored: dict[str, torch.Tensor]) -> None:
-        for name, (long_name, *_) in self._state.options.anchored_tensors.items():
-            if long_name.startswith(UPDATED):
-                anchored[name] = session.state_named(long_name.removeprefix(UPDATED))
-        self._state.anchored = anchored

@@ -12,11 +12,12 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.running import capture_by_running
 from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.resident import Resident, Returned
+from torchipu.ir.graph import Tensor
 from torchipu.ir.types import Role
 from torchipu.poptorch.held_types import held_as
 from torchipu.poptorch.operators.placing import check_depth, refuse_ops_outside, warn_of_unused
 from torchipu.poptorch.poptorch_core import createPoptorchError
-from torchipu.poptorch.reports.anchors import Anchor, find_tensor
+from torchipu.poptorch.reports.anchors import UPDATED, Anchor, find_tensor
 from torchipu.poptorch.stored.cache import ExecutableCache
 from torchipu.poptorch.tracing.grouping import Group
 from torchipu.poptorch.tracing.traced_model import TracedModel
@@ -133,15 +134,25 @@ class Session(ProgramStep):
         results = set(built.capture.leaves)
         rules = [usual if tensor in results else Returned("all") for tensor in built.capture.graph.outputs]
         for name, anchor in self.anchors.items():
-            self.anchor_places[name] = len(rules)
-            rules.append(anchor.returned or usual)
+            if self._is_output(anchor):
+                self.anchor_places[name] = len(rules)
+                rules.append(Returned("all") if anchor.is_update else self._rule(anchor))
         self.rules = rules
+
+    def _rule(self, anchor: Anchor) -> Returned:
+        return anchor.returned or Returned(self.output_mode, self.options.output_period)
+
+    def _is_output(self, anchor: Anchor) -> bool:
+        """Whether the program hands an anchor back; the last values of a weight are read from its memory instead."""
+        return not anchor.is_update or self._rule(anchor).mode != "final"
 
     def _anchored(self, built: Any) -> Any:
         """Add what is anchored to the outputs of a graph."""
         outputs = list(built.graph.outputs)
         for anchor in self.anchors.values():
-            outputs.append(find_tensor(anchor.long_name, built.graph, built.capture.gradients))
+            tensor = find_tensor(anchor.long_name, built.graph, built.capture.gradients)
+            if self._is_output(anchor):
+                outputs.append(tensor)
         return dataclasses.replace(built, graph=dataclasses.replace(built.graph, outputs=tuple(outputs)))
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -173,8 +184,26 @@ class Session(ProgramStep):
         assert self._built is not None
         capture = self._built.capture
         results = capture.restore(values[: len(capture.graph.outputs)])
-        anchored = {name: values[place] for name, place in self.anchor_places.items()}
-        return results, anchored
+        return results, {
+            name: self._updated(name, anchor, values) if anchor.is_update else values[self.anchor_places[name]]
+            for name, anchor in self.anchors.items()
+        }
+
+    def _updated(self, name: str, anchor: Anchor, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return a weight as it is after each micro-batch: what the next one begins with, and at last what is there.
+
+        Args:
+            name: The user's for the anchor.
+            anchor: Of the weight.
+            values: What the program handed back, in it the weight that each micro-batch began with.
+        """
+        assert self._bound is not None
+        replicas, weight = self._bound.replicas, self._state(anchor.long_name.removeprefix(UPDATED))
+        after = self._bound.state_view(weight).reshape(-1, *weight.shape).expand(replicas, *weight.shape).clone()
+        if name in self.anchor_places:
+            before = values[self.anchor_places[name]].reshape(-1, *weight.shape)
+            after = torch.cat((before[replicas:], after))
+        return self._rule(anchor).join(after, self.options.device_iterations, replicas)
 
     def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Bind inputs and, behind them, the number of each replica's group of values."""
@@ -251,10 +280,14 @@ class Session(ProgramStep):
         Raises:
             Error: The program has none of this name.
         """
-        assert self._built is not None and self._bound is not None
+        assert self._bound is not None
+        return self._bound.state_view(self._state(name)).clone()
+
+    def _state(self, name: str) -> Tensor:
+        assert self._built is not None
         for tensor in self._built.states:
             if tensor.name == name:
-                return self._bound.state_view(tensor).clone()
+                return tensor
         raise createPoptorchError(f"Anchored tensor {name} is not in the graph.")
 
     # ------------------------------------------------------------------ random numbers

@@ -30,7 +30,7 @@ from torchipu.poptorch.options.strategies import (
     _IExecutionStrategy,
     _PhasedExecution,
 )
-from torchipu.poptorch.reports.anchors import UPDATED, Anchor
+from torchipu.poptorch.reports.anchors import Anchor
 from torchipu.poptorch.reports.profile import is_reported
 
 MODES = {
@@ -183,11 +183,10 @@ def _is_off_chip(location: Any) -> bool:
 
 
 def anchors(options: Options) -> dict[str, Anchor]:
-    """Return what `Options.anchorTensor` asks for; updated weights are read from the device instead."""
+    """Return what `Options.anchorTensor` asks for."""
     found = {}
     for short_name, (long_name, mode, period) in options.anchored_tensors.items():
         is_usual = mode == OutputMode.Default
         returned = None if is_usual else Returned(MODES[OutputMode(mode)], period)
-        if not long_name.startswith(UPDATED):
-            found[short_name] = Anchor(long_name, returned)
+        found[short_name] = Anchor(long_name, returned)
     return found

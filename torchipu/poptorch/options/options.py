@@ -398,7 +398,7 @@ class Options(OptionsDict):
         Args:
             log_dir: The folder.
         """
-        return self.set(log_dir=os.fspath(log_dir))
+        return self.set(log_dir=os.fspath(log_dir) if isinstance(log_dir, os.PathLike) else log_dir)
 
     def maxRepeatLogs(self, max_repeat_logs: int | None) -> Self:
         """Set how often a line of the log is written again when it follows its like.

@@ -53,6 +53,11 @@ class Anchor:
     long_name: str
     returned: Returned | None
 
+    @property
+    def is_update(self) -> bool:
+        """Whether it is a weight as its updates leave it."""
+        return self.long_name.startswith(UPDATED)
+
 
 def op_type(op: Op, types: Mapping[str, str] = OP_TYPES) -> str:
     """Return PopART's name of what an op computes.

@@ -53,7 +53,7 @@ class Calls(TorchFunctionMode):
             result = self.known.on_host_alone(function, args, kwargs, values)
             if result is not NotImplemented:
                 return result
-        args, kwargs = self.known.apart((args, kwargs))
+        args, kwargs = self.known.apart((args, kwargs), of_host=values is not UNKNOWN)
         result = self._captured(function, args, kwargs, values)
         is_iterator = function is torch.Tensor.__iter__
         result = list(result) if is_iterator else result
@@ -70,7 +70,7 @@ class Calls(TorchFunctionMode):
         if result is not NotImplemented:
             return result
         self.limits.check(function, args, kwargs)
-        result = with_known_shape(function, args, kwargs, self.known)
+        result = with_known_shape(function, args, kwargs, self.known, values)
         if result is not NotImplemented:
             return result
         call = substituted(function)

@@ -19,7 +19,7 @@ MASKS = (torch.bool, torch.uint8)
 
 
 def with_known_shape(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], known: KnownValues,
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], known: KnownValues, values: Any,
 ) -> Any:
     """Return the result of a call whose shape known values decide, captured without them, or NotImplemented.
 
@@ -28,9 +28,14 @@ def with_known_shape(
         args: Its arguments.
         kwargs: Its keyword arguments.
         known: The values.
+        values: What the call gives on the host, or `UNKNOWN`.
     """
     take = TAKEN.get(getattr(function, "__name__", ""))
-    return NotImplemented if take is None or "out" in kwargs else take(known, function, *args, **kwargs)
+    if take is None or "out" in kwargs:
+        return NotImplemented
+    if isinstance(values, Tensor) and known.all_of_host((args, kwargs)):
+        return known.constant(values)  # nothing of it is on the device yet
+    return take(known, function, *args, **kwargs)
 
 
 def _item(known: KnownValues, function: Any, tensor: Any, index: Any, *value: Any) -> Any:

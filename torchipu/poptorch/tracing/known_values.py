@@ -56,6 +56,10 @@ class KnownValues:
         found = self._values.get(id(tensor))
         return None if found is None else found[1]
 
+    def all_of_host(self, arguments: Any) -> bool:
+        """Whether every tensor among nested arguments is one of the host."""
+        return all(map(is_of_host, _tensors(arguments)))
+
     def note(self, captured: Any, values: Any) -> None:
         """Note the values of what a captured call has given.
 
@@ -180,16 +184,25 @@ class KnownValues:
 
         return _on_host(make)
 
-    def apart(self, args: Any) -> Any:
-        """Return arguments with copies for tensors of the host that forward writes: each use has the value of then."""
+    def apart(self, args: Any, *, of_host: bool) -> Any:
+        """Return arguments with copies for tensors of the host that forward writes: each use has the value of then.
+
+        Args:
+            args: Nested.
+            of_host: Whether all that the call takes is known. What was computed from tensors of the host alone is
+                captured, but still one of them: others may stand beside it.
+        """
+        is_mixed = of_host and any(isinstance(tensor, ON_DEVICE) for tensor in _tensors(args))
+
         def copied(tensor: torch.Tensor) -> torch.Tensor:
-            if not is_of_host(tensor) or tensor.untyped_storage()._cdata not in self._written:
+            is_written = is_of_host(tensor) and tensor.untyped_storage()._cdata in self._written
+            if not is_written and not (is_mixed and is_of_host(tensor)):
                 return tensor
-            twin: torch.Tensor = _on_host(lambda: tensor.detach().clone())
+            twin: torch.Tensor = _on_host(lambda: tensor.detach().clone() if is_written else tensor.detach())
             self._made[id(twin)] = twin
             return twin
 
-        return _mapped(args, copied) if self._written else args
+        return _mapped(args, copied) if self._written or is_mixed else args
 
     # ------------------------------------------------------------------ writes
     def _keep(self, target: torch.Tensor) -> None:

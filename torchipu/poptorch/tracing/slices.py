@@ -10,14 +10,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from torchipu.poptorch.operators.dynamic_slices import check_size, window_of
 from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.tracing.known_differences import KnownDifferences, is_index
 from torchipu.poptorch.tracing.limits import STEPPED
 
 Tensor = torch.Tensor
-SUMS: frozenset[Any] = frozenset({torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__})
-DIFFERENCES: frozenset[Any] = frozenset({torch.sub, Tensor.sub, Tensor.__sub__, Tensor.sub_, Tensor.__isub__})
-IN_PLACE: frozenset[Any] = frozenset({Tensor.add_, Tensor.__iadd__, Tensor.sub_, Tensor.__isub__})
-
-
 ITEMS: frozenset[Any] = frozenset({Tensor.__getitem__, Tensor.__setitem__})
 
 
@@ -25,43 +21,8 @@ class Slices:
     """Knows which integers of a run differ by constants, and takes slices between such."""
 
     def __init__(self) -> None:
-        self._origins: dict[int, tuple[int, int]] = {}  # by the id of a tensor: a number, and what it is more than that
-        self._kept: list[Tensor] = []
-        self._next = 0
-
-    def note(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Note what a call makes of an integer."""
-        if function not in SUMS and function not in DIFFERENCES:
-            self._forget(function, args)
-            return
-        if kwargs or len(args) != 2 or not isinstance(result, Tensor) or not _is_index(result):
-            return
-        value, number = args
-        if function in SUMS and not isinstance(value, Tensor):
-            value, number = number, value
-        if isinstance(value, Tensor) and type(number) is int:
-            base, more = self._origin(value)
-            self._keep(result, (base, more + number if function in SUMS else more - number))
-        elif function in IN_PLACE:
-            self._renew(result)
-
-    def _forget(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        name = getattr(function, "__name__", "")
-        if name.endswith("_") and not name.endswith("__") and args and id(args[0]) in self._origins:
-            self._renew(args[0])
-
-    def _renew(self, tensor: Tensor) -> None:
-        self._next += 1
-        self._keep(tensor, (self._next, 0))
-
-    def _keep(self, tensor: Tensor, origin: tuple[int, int]) -> None:
-        self._origins[id(tensor)] = origin
-        self._kept.append(tensor)  # so that its id is not given to another
-
-    def _origin(self, tensor: Tensor) -> tuple[int, int]:
-        if id(tensor) not in self._origins:
-            self._renew(tensor)
-        return self._origins[id(tensor)]
+        self._differences = KnownDifferences()
+        self.note = self._differences.note
 
     def take(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Return the result of an indexing call, or NotImplemented where torch does it.
@@ -100,7 +61,7 @@ class Slices:
         if isinstance(step, Tensor):
             raise createPoptorchError("Slicing step must be a constant.")
         for bound in (start, stop):
-            if isinstance(bound, Tensor) and not _is_index(bound):
+            if isinstance(bound, Tensor) and not is_index(bound):
                 raise createPoptorchError(
                     f"Slicing bounds must be integers, not {bound.dtype}: a float must not be added to them."
                 )
@@ -109,16 +70,12 @@ class Slices:
                 "Slicing size must be a constant: where one bound is a tensor, the other must be the same tensor plus "
                 "a constant."
             )
-        (base, first), (other, last) = self._origin(start), self._origin(stop)
-        if base != other:
+        size = self._differences.between(start, stop)
+        if size is None:
             raise createPoptorchError(
                 "Slicing size must be a constant: the bounds of a slice must be the same tensor plus constants."
             )
-        return start, last - first, step
-
-
-def _is_index(tensor: Tensor) -> bool:
-    return tensor.numel() == 1 and not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+        return start, size, step
 
 
 def _is_window(index: Any) -> bool:

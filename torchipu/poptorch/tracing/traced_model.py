@@ -67,6 +67,8 @@ class TracedModel(Running):
             not compute it.
     """
 
+    allows_writes_after_reads = True
+
     def __init__(
         self, model: torch.nn.Module, arguments: Arguments, options: Options, *, is_training: bool, loss_scale: float,
         groups: Sequence[Group] = (),
