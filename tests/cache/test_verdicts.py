@@ -178,6 +178,24 @@ def test_the_command_lists_and_verifies_it(capsys: pytest.CaptureFixture[str]) -
     assert "2 of 2 entries are sound" in capsys.readouterr().out
 
 
+def test_what_cannot_be_written_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder,
+) -> None:
+    write = tensor_file.write
+
+    def full(path: Path, tensors: Any, texts: Any) -> None:
+        if path.name.startswith(verdicts.PREFIX):
+            raise OSError(28, "No space left on device", str(path))
+        write(path, tensors, texts)
+
+    monkeypatch.setattr(tensor_file, "write", full)
+    caplog.set_level("DEBUG", logger="torchipu.cache")
+    assert is_lowered(step_of())
+    assert "is not written: [Errno 28] No space left on device" in caplog.text
+    assert not [one for one in recwarn if "cache" in str(one.message)]
+    assert is_lowered(step_of())
+
+
 def test_without_a_cache_nothing_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
     step_of()
     monkeypatch.setenv("TORCHIPU_CACHE", "0")
