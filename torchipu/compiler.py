@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import warnings
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torchipu.ops  # noqa: F401  its records fill the op table
 from torchipu.device.cost import Cost, chart, estimate
@@ -136,27 +137,62 @@ _CHECKS: Mapping[str, Callable[[Compilation, str], None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+class Verdict(Protocol):
+    """Whether a program is known to compile, and to fit."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was found before."""
+        ...
+
+    def note(self) -> None:
+        """Remember that it was found now."""
+        ...
+
+
+class OnDevice:
+    """What the stages behind the graph passes make; they run once, when somebody first asks for it.
+
+    Args:
+        make: Runs them: schedule, device program and cycles.
+    """
+
+    def __init__(self, make: Callable[[], tuple[Schedule, Executable, Cost]]) -> None:
+        self._make: Callable[[], tuple[Schedule, Executable, Cost]] | None = make
+        self._made: tuple[Schedule, Executable, Cost] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> tuple[Schedule, Executable, Cost]:
+        """Return schedule, device program and cycles.
+
+        Raises:
+            IpuError: They cannot be made.
+        """
+        with self._lock:
+            if self._made is None:
+                assert self._make is not None
+                self._made = self._make()
+                self._make = None  # with the mappings that it holds
+            return self._made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
     """What a compilation yields: the placed graph for values, the executable for cycles and memory.
 
     Attributes:
         graph: After all graph passes; the host plan is made from it.
-        schedule: When each stage runs.
-        executable: The device program with addresses.
-        cost: Cycles.
+        on_device: Makes schedule, executable and cost, unless they are there.
         target: The machine, less the tiles that are set apart for transfers.
         options: As given.
         captured: The graph before all passes: what another compilation begins from.
         micro_batches: As given.
         instances: As given.
-        seconds_by_stage: That each stage took of its thread's time, by its name, in order.
+        seconds_by_stage: That each stage that has run took of its thread's time, by its name, in order.
     """
 
     graph: Graph
-    schedule: Schedule
-    executable: Executable
-    cost: Cost
+    on_device: OnDevice
     target: Target
     options: Options
     captured: Graph
@@ -164,11 +200,27 @@ class Compiled:
     instances: int
     seconds_by_stage: Mapping[str, float]
 
+    @property
+    def schedule(self) -> Schedule:
+        """When each stage of the model runs."""
+        return self.on_device()[0]
+
+    @property
+    def executable(self) -> Executable:
+        """The device program with addresses."""
+        return self.on_device()[1]
+
+    @property
+    def cost(self) -> Cost:
+        """Cycles."""
+        return self.on_device()[2]
+
 
 def compile_graph(
     graph: Graph, options: Options, target: Target, *, micro_batches: int = 1, instances: int = 1,
+    judge: Callable[[Graph], Verdict | None] | None = None,
 ) -> Compiled:
-    """Run all stages.
+    """Run all stages; those for the device only when they are asked for, where the program is known to fit.
 
     Args:
         graph: As captured.
@@ -176,6 +228,7 @@ def compile_graph(
         target: The machine.
         micro_batches: Micro-batches between two weight updates, or in one inference call.
         instances: Processes, each of which runs ``options.replicas`` replicas of the program.
+        judge: Gives what is known of a program, by its graph after all graph passes; None where nothing can be.
 
     Raises:
         PlacementError: An op cannot be placed.
@@ -188,7 +241,8 @@ def compile_graph(
     dump.write("00-captured", lambda: text.format_graph(graph))
     if is_verifying(options):
         verify_graph(graph, "capture")
-    return _run(compilation, dump, check=is_verifying(options))
+    is_looked_at = is_verifying(options) or dump.directory is not None
+    return _run(compilation, dump, check=is_verifying(options), judge=None if is_looked_at else judge)
 
 
 def place_graph(graph: Graph, options: Options, target: Target) -> Graph:
@@ -231,27 +285,47 @@ def try_graph(
 
 def _run(
     compilation: Compilation, dump: Dump, *, check: bool, without: Container[str] = (), known: Remembered | None = None,
+    judge: Callable[[Graph], Verdict | None] | None = None,
 ) -> Compiled:
     captured, seconds = compilation.graph, dict[str, float]()
-    for number, stage in enumerate(STAGES, start=1):
-        if stage.name in without:
-            continue
-        began = time.thread_time()
-        try:
-            made = stage.run(compilation) if known is None else known.of(stage.name, stage.run, compilation)
-        except (IpuError, MemoryError):
-            raise
-        except Exception as error:
-            raise _internal_error(stage, error, compilation, captured) from error
-        seconds[stage.name] = time.thread_time() - began
-        setattr(compilation, stage.makes, made)
-        dump.write(f"{number:02d}-{stage.name}", partial(_TEXTS[stage.makes], made))
-        if check:
-            _CHECKS[stage.makes](compilation, stage.name)
+
+    def run(stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            if stage.name not in without:
+                _run_stage(stage, compilation, captured, dump, check, known, seconds)
+
+    def lowered() -> tuple[Schedule, Executable, Cost]:
+        run([stage for stage in STAGES if stage.makes != "graph"])
+        return compilation.schedule, compilation.executable, compilation.cost
+
+    run([stage for stage in STAGES if stage.makes == "graph"])
+    verdict = None if judge is None else judge(compilation.graph)
+    on_device = OnDevice(lowered)
+    if verdict is None or not verdict.is_known:
+        on_device()
+        if verdict is not None:
+            verdict.note()
     c = compilation
-    return Compiled(
-        c.graph, c.schedule, c.executable, c.cost, c.target, c.options, captured, c.micro_batches, c.instances, seconds,
-    )
+    return Compiled(c.graph, on_device, c.target, c.options, captured, c.micro_batches, c.instances, seconds)
+
+
+def _run_stage(
+    stage: Stage, compilation: Compilation, captured: Graph, dump: Dump, check: bool, known: Remembered | None,
+    seconds: dict[str, float],
+) -> None:
+    """Run one stage, and note what it made and how long it took."""
+    began = time.thread_time()
+    try:
+        made = stage.run(compilation) if known is None else known.of(stage.name, stage.run, compilation)
+    except (IpuError, MemoryError):
+        raise
+    except Exception as error:
+        raise _internal_error(stage, error, compilation, captured) from error
+    seconds[stage.name] = time.thread_time() - began
+    setattr(compilation, stage.makes, made)
+    dump.write(f"{STAGES.index(stage) + 1:02d}-{stage.name}", partial(_TEXTS[stage.makes], made))
+    if check:
+        _CHECKS[stage.makes](compilation, stage.name)
 
 
 def _internal_error(stage: Stage, error: Exception, compilation: Compilation, captured: Graph) -> IpuError:

@@ -19,7 +19,11 @@ import torch
 import torch.nn.functional as F
 
 from torchipu import InferenceStep, Options, TrainStep
+from torchipu.cache import captures
+from torchipu.cache.captures import Request, fetch
+from torchipu.cache.described import OpaqueError
 from torchipu.cache.store import Store
+from torchipu.capture.aot import capture_inference
 from torchipu.ir.text import format_graph
 from torchipu.stored import tensor_file
 
@@ -367,6 +371,35 @@ def test_places_of_a_hostile_entry_lead_nowhere(tmp_path: Path) -> None:
         tensor_file.write(store._path(name), tensors, {**texts, "places": places})
         assert not train().is_hit
         assert not proof.exists()
+
+
+def test_a_capture_that_dynamo_had_no_part_in_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = torch.nn.Linear(4, 3), torch.ones(2, 4)
+    made = capture_inference(model, (x,))
+    caplog.set_level("DEBUG", logger="torchipu.cache")
+    assert fetch(Request(model, (x,), {}, Options(), "elsewhere"), lambda: made) is made
+    assert "it was captured in another way" in caplog.text
+    assert Store.opened().names() == []
+
+
+def test_code_that_no_description_covers_keeps_a_capture_out() -> None:
+    def inner() -> Callable[[], int]:
+        return lambda: 1
+
+    traced = [inner.__code__, inner().__code__]
+    captures._refuse_unseen_code(traced, {inner.__code__})  # with what is written within it
+    with pytest.raises(OpaqueError, match="reached in a way that is not seen"):
+        captures._refuse_unseen_code(traced, set())
+    captures._refuse_unseen_code([contextlib.contextmanager.__code__, torch.nn.Module.train.__code__], set())
+
+
+@pytest.mark.parametrize(("file", "expected"), [
+    (torch.nn.functional.__file__, True), (captures.__file__, True), (contextlib.__file__, True),
+    ("<frozen importlib._bootstrap>", True), (__file__, False), (pytest.__file__, False), ("<string>", False),
+])
+def test_versions_cover_torch_python_and_our_own_files_alone(file: str, expected: bool) -> None:
+    captures._is_versioned.cache_clear()
+    assert captures._is_versioned(file) is expected
 
 
 def test_a_folder_that_is_not_used_is_one_warning(own_cache: Path) -> None:

@@ -32,6 +32,12 @@ class Slotted:
         self.left = left
 
 
+class Bare:
+    """Has no place for anything."""
+
+    __slots__ = ()
+
+
 class Held:
     """Holds something under a name."""
 
@@ -181,6 +187,7 @@ def nested(depth: int) -> list[Any]:
 OPAQUE: dict[str, Callable[[], object]] = {
     "an iterator": lambda: iter([1]),
     "an object of no attributes": object,
+    "an object that can have none": Bare,
     "a method of a list": lambda: [1].append,
     "a tensor without values": lambda: torch.ones(2, device="meta"),
     "what holds one": lambda: {"a": [iter([1])]},

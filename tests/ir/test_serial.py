@@ -54,6 +54,22 @@ def test_graphs_that_ops_run_come_back() -> None:
     assert bodies == [["aten.sin.default", "aten.mul.Tensor"], ["aten.sub.Tensor"]]
 
 
+def test_lines_stand_in_a_file_once_and_files_of_before_have_one_for_each_op() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin().cos()
+
+    graph = capture_inference(Twice(), (torch.rand(3),)).graph
+    data = json.loads(json.dumps(graph_to_data(graph)))
+    assert graph.ops[0].source == graph.ops[1].source
+    assert {op["source"] for op in data["ops"]} == {0}
+    lines = data.pop("sources")
+    assert len(lines) == 1
+    for op in data["ops"]:
+        op["source"] = lines[0]
+    assert [op.source for op in graph_from_data(data).ops] == [op.source for op in graph.ops]
+
+
 def test_attributes_keep_tuples_apart_from_lists() -> None:
     x = Tensor("x", (2,), DType.HALF)
     attrs = {"a": (1, [2.5, None]), "b": [True, DType.LONG], "c": "text"}

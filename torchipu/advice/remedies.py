@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from torchipu.advice import nearby
 from torchipu.advice.changes import Again, Change
 from torchipu.advice.situation import gain_of
 from torchipu.advice.trials import AS_IT_IS, Subject, Trials, Tried, tried_of
+from torchipu.cache.verdicts import verdict_on
 from torchipu.compiler import Compiled, compile_graph, try_graph
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
@@ -45,6 +47,8 @@ def compile_or_advise(
 ) -> Compiled:
     """Compile; where the program does not fit, the error tells what was tried, and what each change frees.
 
+    What the compile cache knows to fit is not lowered for the device until somebody asks for that.
+
     Args:
         graph: As captured.
         options: What the user asked for.
@@ -59,8 +63,11 @@ def compile_or_advise(
         ScheduleError: The pipeline does not fit the number of micro-batches.
         OutOfTileMemoryError: The fullest tile does not hold the program.
     """
+    judge = partial(verdict_on, options=options, target=target, micro_batches=micro_batches, instances=instances)
     try:
-        return compile_graph(graph, options, target, micro_batches=micro_batches, instances=instances)
+        return compile_graph(
+            graph, options, target, micro_batches=micro_batches, instances=instances, judge=judge,
+        )
     except OutOfTileMemoryError as error:
         subject = Subject(graph, options, target, micro_batches, instances, again, capture_seconds)
         advise(error, subject)

@@ -40,8 +40,7 @@ from torchipu.optable.collective import is_collective
 from torchipu.optable.generic import EFFECT_TOKEN
 from torchipu.options import Options
 from torchipu.report import profile_of
-from torchipu.report.profile import Profile
-from torchipu.report.recorder import record
+from torchipu.report.recorder import is_heard, record
 from torchipu.target import Target
 
 _NO_EFFECT = torch.empty(0)
@@ -79,21 +78,22 @@ class Recipe:
             symbols=symbols,
         )
 
-    def compiled(self, graph: Graph) -> tuple[Compiled, Profile]:
+    def compiled(self, graph: Graph) -> Compiled:
         """Compile a graph for the device, and tell of it whoever wants to know."""
         compiled = compile_or_advise(graph, self.options, self.target)
         COUNTS.device_programs += 1
-        profile = profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles)
-        record(profile, compiled)
-        artifacts.emit(profile, compiled)
-        return compiled, profile
+        if is_heard() or artifacts.is_wanted():
+            profile = profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles)
+            record(profile, compiled)
+            artifacts.emit(profile, compiled)
+        return compiled
 
     def program(self, module: GraphModule, *, is_dynamic: bool) -> Program:
         """Return the program of a graph with static sizes."""
         apart = kept_apart(module, self.num_results)
         module = without_complex(module)
         imported = self.imported(module)
-        compiled, _ = self.compiled(imported.graph)
+        compiled = self.compiled(imported.graph)
         COUNTS.programs += 1
         COUNTS.passes += 1
         imported = with_complex_results(imported, module)

@@ -19,6 +19,7 @@ from torchipu.capture.fx_import import Imported
 from torchipu.capture.strides import READERS, WRITERS
 from torchipu.capture.symbols import NoFormula, Symbols
 from torchipu.compiler import dump_directory, is_verifying, place_graph
+from torchipu.device.memory import tile_memory
 from torchipu.ir.graph import Graph
 from torchipu.ir.settling import Settling
 from torchipu.ir.sizes import Guards
@@ -155,9 +156,10 @@ class SymbolicGraph:
         num_bytes = [tensor.device_bytes for op in graph.ops for tensor in op.outputs]
         is_wanted = is_heard() or artifacts.is_wanted() or dump_directory(options) is not None
         if is_wanted or self.checked is None or not self.checked.covers(num_bytes):
-            _, profile = self.recipe.compiled(settling.graph(imported))
-            most = max(memory.occupied_bytes for memory in profile.memory_by_ipu)
-            self.checked = Checked(num_bytes, most / profile.tile_memory_bytes)
+            compiled = self.recipe.compiled(settling.graph(imported))
+            held = tile_memory(compiled.executable, compiled.target, options.io_tiles)
+            most = max(memory.occupied_bytes for memory in held)
+            self.checked = Checked(num_bytes, most / compiled.target.tile_memory_bytes)
 
 
 def _refuse_what_is_captured_by_size(gm: GraphModule) -> None:

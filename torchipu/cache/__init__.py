@@ -1,1 +1,1 @@
-"""The compile cache: captures of models in a folder, found again by all that they depend on."""
+"""The compile cache: captures of models, and which programs fit, found again in a folder by all they depend on."""

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import platform
 import sys
 import sysconfig
 import types
@@ -28,13 +27,14 @@ import torch._functorch.config as functorch_config
 from torch.utils import _pytree as pytree
 
 import torchipu
-from torchipu.cache import settings
 from torchipu.cache.described import Describer, OpaqueError, layout_of, ordered
 from torchipu.cache.looked_at import Frame, Places, noting
+from torchipu.cache.operators import refuse_foreign_operators
 from torchipu.cache.store import Store
 from torchipu.cache.structures import structure_from_data, structure_to_data
+from torchipu.cache.versions import surroundings
 from torchipu.capture.captured import Captured
-from torchipu.ir.graph import Graph, Tensor, walk_ops
+from torchipu.ir.graph import Tensor
 from torchipu.options import Options
 from torchipu.stored.captures import capture_from_data, capture_to_data
 
@@ -42,8 +42,6 @@ logger = logging.getLogger("torchipu.cache")
 
 SOURCES = ("capture", "cache", "ir", "ops", "optable", "stored", "step", "_kernels/table", "fp8", "options")
 """Our own folders on which a capture depends: a version that is worked at is another one after each change."""
-NAMESPACES = frozenset({"aten", "prims", "ipu"})
-"""Of operators that do the same wherever torch and torchipu are the same."""
 MOST_VARIANTS = 8
 """Entries of one key that are looked at: they differ in what the model found outside itself."""
 OWN_AFFAIRS = ("seed", "host_threads", "process_group", "pipeline_group", "dump", "verify")
@@ -82,7 +80,7 @@ def fetch(request: Request, capture: Capturing, hits: list[str] | None = None) -
     Raises:
         Exception: What ``capture`` raises, as it is.
     """
-    store = _store()
+    store = Store.usable()
     if store is None:
         return capture()
     try:
@@ -118,26 +116,6 @@ def _heard() -> Iterator[list[warnings.WarningMessage]]:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
-_REFUSED: set[str] = set()
-
-
-def _store() -> Store | None:
-    """Return the cache; None where there is none, with one warning for each folder that cannot be used."""
-    if not settings.is_on():
-        return None
-    try:
-        return Store.opened()
-    except OSError as error:
-        where = str(settings.folder())
-        if where not in _REFUSED:
-            _REFUSED.add(where)
-            warnings.warn(
-                f"torchipu: the compile cache is not used: {error}. Set {settings.DIRECTORY} to a folder of your own "
-                f"that others cannot write into, or {settings.SWITCH}=0", stacklevel=2,
-            )
-        return None
-
-
 # ---------------------------------------------------------------------- keys
 def _key_of(request: Request) -> tuple[Describer, str]:
     """Return the digest of all that is known before a capture, and who has described it.
@@ -155,22 +133,11 @@ def _key_of(request: Request) -> tuple[Describer, str]:
         if field.name not in OWN_AFFAIRS
     }
     parts = (
-        _surroundings(), request.facts, describer.deep(model), structure_to_data(spec),
+        surroundings(SOURCES), request.facts, describer.deep(model), structure_to_data(spec),
         [layout_of(leaf) if isinstance(leaf, torch.Tensor) else describer.deep(leaf) for leaf in leaves],
         [describer.deep(described)], _state_of_torch(),
     )
     return describer, hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
-
-
-@cache
-def _surroundings() -> str:
-    """Return what is the same for all captures of a process: versions, and our own sources."""
-    root = Path(torchipu.__path__[0])
-    digest = hashlib.sha256()
-    for folder in SOURCES:
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
-    return f"{torchipu.__version__} {digest.hexdigest()} {torch.__version__} {sys.version} {platform.machine()}"
 
 
 def _state_of_torch() -> str:
@@ -244,7 +211,7 @@ def _enter(
     try:
         if len(noted) != 1:
             raise OpaqueError("it was captured in another way")
-        _refuse_foreign_operators(captured.graph)
+        refuse_foreign_operators(captured.graph)
         frame = Frame(request.module, request.args, request.kwargs)
         output = noted[0].graph_capture_output
         places = Places.of_guards(list(output.output_graph.guards), frame)
@@ -261,13 +228,6 @@ def _enter(
         "places": json.dumps(held), "seen": seen, "capture": json.dumps(data),
     }
     store.write(f"{key}-{seen[:16]}", tensors, texts)
-
-
-def _refuse_foreign_operators(graph: Graph) -> None:
-    """Raise OpaqueError where a graph has operators whose meaning no version tells."""
-    for op in walk_ops(graph.ops):
-        if op.target and op.target.partition(".")[0] not in NAMESPACES:
-            raise OpaqueError(f"{op.target} may be registered differently elsewhere")
 
 
 def _refuse_unseen_code(traced: Sequence[types.CodeType], described: set[types.CodeType]) -> None:

@@ -48,6 +48,7 @@ class Describer:
         self.codes: set[types.CodeType] = set()
         self._known = {id(tensor) for tensor in known}
         self._classes: dict[type, str] = {}
+        self._bodies: dict[type, str] = {}  # of classes that several inherit from, most of all that of modules
         self._code_digests: dict[types.CodeType, str] = {}
         self._numbers: dict[int, int] = {}
         self._open: set[int] = set()  # functions that are being described
@@ -174,10 +175,17 @@ class Describer:
         if known is not None:
             return known
         self._classes[kind] = f"class {_name(kind)}"  # what it says of itself
-        bodies = [self._body(base) for base in kind.__mro__ if base.__flags__ & (1 << 9)]
+        bodies = [self._body_of(base) for base in kind.__mro__ if base.__flags__ & (1 << 9)]
         described = f"class {_name(kind)} {_digest(*map(_name, kind.__mro__), *bodies)}"
         self._classes[kind] = described
         return described
+
+    def _body_of(self, kind: type) -> str:
+        """Return a digest of what is written in a class."""
+        known = self._bodies.get(kind)
+        if known is None:
+            known = self._bodies[kind] = _digest(self._body(kind))
+        return known
 
     def _body(self, kind: type) -> str:
         """Describe what is written in a class: functions by their code, constants, of other attributes their class."""
@@ -256,7 +264,7 @@ class Describer:
         """Return a describer that has seen no objects, and knows the same code."""
         other = Describer()
         other.codes, other._known = self.codes, self._known
-        other._classes, other._code_digests = self._classes, self._code_digests
+        other._classes, other._bodies, other._code_digests = self._classes, self._bodies, self._code_digests
         return other
 
     def _key(self, value: object) -> str:

@@ -26,6 +26,8 @@ SUFFIX = ".capture"
 LOCK = "evict.lock"
 STALE_SECONDS = 3600.0
 """After which what a process was writing is taken to be left by one that was killed."""
+_REFUSED: set[str] = set()
+"""Folders that a warning has named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Entry:
         path: Of the file.
         num_bytes: Its size.
         used: When it was last read or written, in seconds since 1970.
-        texts: What its header says: ``model``, ``version``; empty where that cannot be read.
+        texts: What its header says: ``what``, ``version``; empty where that cannot be read.
     """
 
     path: Path
@@ -49,7 +51,7 @@ class Store:
     """A folder of entries.
 
     No method raises because of the file system but `opened`: where an entry cannot be written there is none, with a
-    warning.
+    warning unless the caller wants none.
 
     Args:
         folder: Of the cache.
@@ -74,6 +76,27 @@ class Store:
         if reason:
             raise OSError(f"{folder}: {reason}")
         return cls(folder, most_bytes)
+
+    @classmethod
+    def usable(cls) -> Store | None:
+        """Return the cache; None where there is none, with one warning for each folder that cannot be used.
+
+        Raises:
+            OptionsError: The size in the environment is none.
+        """
+        if not settings.is_on():
+            return None
+        try:
+            return cls.opened()
+        except OSError as error:
+            where = str(settings.folder())
+            if where not in _REFUSED:
+                _REFUSED.add(where)
+                warnings.warn(
+                    f"torchipu: the compile cache is not used: {error}. Set {settings.DIRECTORY} to a folder of your "
+                    f"own that others cannot write into, or {settings.SWITCH}=0", stacklevel=2,
+                )
+            return None
 
     # ------------------------------------------------------------------ reading
     def names(self, prefix: str = "") -> list[str]:
@@ -130,13 +153,16 @@ class Store:
             logger.debug("the compile cache %s is not listed: %s", self.folder, error)
 
     # ------------------------------------------------------------------ writing
-    def write(self, name: str, tensors: Mapping[str, torch.Tensor], texts: Mapping[str, str]) -> bool:
+    def write(
+        self, name: str, tensors: Mapping[str, torch.Tensor], texts: Mapping[str, str], *, is_told: bool = True,
+    ) -> bool:
         """Write an entry, and make room for it.
 
         Args:
             name: By which it is found.
             tensors: By name.
             texts: By name.
+            is_told: Whether a warning says that it cannot be written; else the log does.
 
         Returns:
             Whether it is there.
@@ -146,6 +172,9 @@ class Store:
         try:
             tensor_file.write(path, tensors, described)
         except OSError as error:
+            if not is_told:
+                logger.debug("%s is not written: %s", path, error)
+                return False
             warnings.warn(
                 f"torchipu: a capture is not cached in {self.folder}: {error}. Free some room there, or set "
                 f"{settings.DIRECTORY} to another folder, or {settings.SWITCH}=0 to do without", stacklevel=2,

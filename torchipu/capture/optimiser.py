@@ -243,7 +243,7 @@ class _Builder:
         if value is None:
             chosen = None if parameter.is_complex() else self.state_types.get(key)
             dtype = parameter.dtype if chosen is None else TORCH_DTYPES[chosen]
-            value = torch.full_like(parameter.detach(), first, memory_format=torch.preserve_format, dtype=dtype)
+            value = torch.empty_like(parameter.detach(), memory_format=torch.preserve_format, dtype=dtype)
             as_pairs(value).fill_(first)  # as torch has it, imaginary parts too
             state[key] = value
         return self.hold(parameter, key, value, f"{key}.{name}")

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 
 import torch
 
 from torchipu.host.shared import Shared
 
+MAPPED_BYTES = 1 << 20
+"""From which on memory comes from the system by itself; less comes from torch, which keeps what it has had."""
+_FRESH = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+
 
 def aligned_bytes(num_bytes: int) -> torch.Tensor:
     """Return zeroed bytes, ``[num_bytes]`` uint8, on a cache-line boundary."""
-    raw = torch.zeros(num_bytes + 128, dtype=torch.uint8)
+    raw = _zeros(num_bytes + 128)
     skip = -raw.data_ptr() % 64
     return raw[skip : skip + num_bytes + 64]
+
+
+def _zeros(num_bytes: int) -> torch.Tensor:
+    """Return zeroed bytes; of much memory the system has zeroed each page, all in one call and not at a fault each."""
+    if num_bytes >= MAPPED_BYTES:
+        try:
+            return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=_FRESH), dtype=torch.uint8)
+        except OSError:
+            pass  # torch says how much it lacks
+    return torch.zeros(num_bytes, dtype=torch.uint8)
 
 
 class Arena:

@@ -23,10 +23,11 @@ def find_fusions(graph: Graph, readers: Mapping[Tensor, Sequence[Op]], kept: Col
     fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
     taken: set[Op] = set()
     places = {op: place for place, op in enumerate(graph.ops)}
+    most = max(map(len, FUSIONS))
     for first in graph.ops:
         if first in taken:
             continue
-        run = _handed_on(first, max(len(targets) for targets in FUSIONS), readers, kept)
+        run = _handed_on(first, most, readers, kept)
         for length in range(len(run), 1, -1):
             ops = run[:length]
             fusion = FUSIONS.get(tuple(op.target for op in ops))
