@@ -16,18 +16,21 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # eager PyTorch's threads wait for each
 import torch
 from _pytest.logging import catching_logs
 
+from tests import thorough
+from tests.costs import RECORDED, Recorder
 from tests.spared import spare
-from tests.thorough import (  # noqa: F401
-    is_thorough,
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_report_header,
-)
+from tests.thorough import is_thorough, pytest_collection_modifyitems, pytest_report_header  # noqa: F401
 from torchipu.compiler import VERIFY_VARIABLE
 
 spare()
 os.environ[VERIFY_VARIABLE] = "1"
 os.environ.setdefault("TORCHIPU_CACHE", "0")  # tests capture; those in tests/cache turn it on, and 1 does so for all
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests be chosen, and what they take be written down."""
+    thorough.pytest_addoption(parser)
+    parser.addoption("--record-costs", action="store_true", help=f"write what each test takes into {RECORDED.name}")
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which a run in one process needs not
@@ -75,6 +78,8 @@ def _listen(logs: catching_logs[logging.Handler]) -> logging.Handler:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Let logs begin at warnings, torch's at level DEBUG too, without a level of the root logger for each test."""
     catching_logs.__enter__ = _listen  # type: ignore[method-assign]
+    if session.config.getoption("record_costs"):
+        session.config.pluginmanager.register(Recorder())
     plugin: Any = session.config.pluginmanager.get_plugin("logging-plugin")
     for handler in (plugin.caplog_handler, plugin.report_handler):
         handler.setLevel(logging.WARNING)
