@@ -1,6 +1,7 @@
 """What holds for all tests: the IR is verified after every pass, also in the processes that tests start."""
 
 import gc
+import logging
 import os
 import signal
 import zlib
@@ -13,20 +14,23 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # eager PyTorch's threads wait for each
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from torch._logging._internal import trace_log
+from _pytest.logging import catching_logs
 
+from tests import thorough
+from tests.costs import RECORDED, Recorder
 from tests.spared import spare
-from tests.thorough import (  # noqa: F401
-    is_thorough,
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_report_header,
-)
+from tests.thorough import is_thorough, pytest_collection_modifyitems, pytest_report_header  # noqa: F401
 from torchipu.compiler import VERIFY_VARIABLE
 
 spare()
 os.environ[VERIFY_VARIABLE] = "1"
 os.environ.setdefault("TORCHIPU_CACHE", "0")  # tests capture; those in tests/cache turn it on, and 1 does so for all
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests be chosen, and what they take be written down."""
+    thorough.pytest_addoption(parser)
+    parser.addoption("--record-costs", action="store_true", help=f"write what each test takes into {RECORDED.name}")
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which a run in one process needs not
@@ -53,13 +57,32 @@ def pytest_collection() -> Iterator[object]:
     return result
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrapper, which adds its handlers
-def pytest_runtest_call() -> Iterator[None]:
-    """Keep pytest's handlers from the log of ``TORCH_TRACE``: torch would make all its artifacts for them."""
-    for handler in list(trace_log.handlers):
-        if type(handler).__module__.startswith("_pytest."):
-            trace_log.removeHandler(handler)
-    return (yield)
+def _listen(logs: catching_logs[logging.Handler]) -> logging.Handler:
+    """Hear what reaches the root logger, and what ours keep to themselves.
+
+    pytest puts two handlers on each of torch's many loggers that keep to themselves, before and after each part of a
+    test, for which torch would make all artifacts of ``TORCH_TRACE``.
+    """
+    root = logging.getLogger()
+    if logs.level is not None:  # one that was asked for: --log-level, --log-cli-level
+        logs.handler.setLevel(logs.level)
+        logs.orig_level = root.level
+        root.setLevel(min(root.level, logs.level))
+    kept = [one for one in map(logging.getLogger, ("torchipu", "poptorch::python")) if not one.propagate]
+    for logger in (root, *kept):
+        logger.addHandler(logs.handler)
+        logs.attached_loggers.append(logger)
+    return logs.handler
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let logs begin at warnings, torch's at level DEBUG too, without a level of the root logger for each test."""
+    catching_logs.__enter__ = _listen  # type: ignore[method-assign]
+    if session.config.getoption("record_costs"):
+        session.config.pluginmanager.register(Recorder())
+    plugin: Any = session.config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setLevel(logging.WARNING)
 
 
 @pytest.fixture(autouse=True)

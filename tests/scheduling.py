@@ -6,34 +6,31 @@ process that is given nothing to do is never asked again, and all wait for ever.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-SECONDS_OF_A_TEST = 0.16
-SECONDS = {
-    "tests/cache/test_captures.py": 40, "tests/capture/test_checkpoint.py": 45,
-    "tests/capture/test_flex_attention.py": 55, "tests/device/test_damage.py": 160,
-    "tests/device/tiles/test_vertex_damage.py": 50, "tests/distributed/test_instances.py": 66,
-    "tests/distributed/test_splits.py": 50, "tests/examples/test_mnist_pipelined.py": 26,
-    "tests/examples/test_pipeline_over_processes.py": 30, "tests/lightning/test_manual_optimisation.py": 140,
-    "tests/lightning/test_processes.py": 34, "tests/models/test_training.py": 150, "tests/ops/test_losses.py": 110,
-    "tests/ops/test_recurrent.py": 60, "tests/parts/test_grid.py": 40, "tests/parts/test_over_processes.py": 65,
-    "tests/poptorch/test_data_accessor.py": 100, "tests/poptorch/test_data_workers.py": 115,
-    "tests/report/test_live.py": 40, "tests/test_any_size.py": 120, "tests/test_autopipeline.py": 200,
-    "tests/test_backend.py": 55, "tests/test_calls_of_steps.py": 17, "tests/test_data_parallel.py": 67,
-    "tests/test_distributed_checkpoint.py": 30, "tests/transformers/test_instances.py": 55,
-    "tests/transformers/test_trainer.py": 190,
+from tests.costs import seconds_of
+
+SECONDS_OF_A_SHORT_TEST = 0.02
+SECONDS_OF_FIXTURES = {
+    "tests/distributed/test_group.py": 10, "tests/distributed/test_handshake.py": 12,
+    "tests/distributed/test_instances.py": 15, "tests/distributed/test_splits.py": 25,
+    "tests/kernels/test_vector_math.py": 7, "tests/lightning/test_processes.py": 26, "tests/parts/test_grid.py": 35,
+    "tests/parts/test_over_processes.py": 35, "tests/test_data_parallel.py": 50,
+    "tests/transformers/test_instances.py": 37,
 }
-"""CPU time of files whose tests take long, and of a test of the others: estimated from every tenth test of all. They
-say what begins first, and no more: a long file that begins late keeps one process busy while others are idle."""
+"""What processes take that fixtures of a file start, which ``tests/costs.json`` does not say of any test. Both say what
+begins first, and no more: a long file that begins late keeps one process busy while others are idle."""
 
 
-def longest(files: Mapping[str, Sized]) -> str:
+def longest(files: Mapping[str, Iterable[str]]) -> str:
     """Return the file that takes longest, of files with their tests."""
-    return max(files, key=lambda file: SECONDS.get(file, SECONDS_OF_A_TEST * len(files[file])))
+    return max(files, key=lambda file: SECONDS_OF_FIXTURES.get(file, 0.0) + sum(
+        max(seconds_of(test), SECONDS_OF_A_SHORT_TEST) for test in files[file]
+    ))
 
 
 class FileScheduling(LoadFileScheduling):

@@ -83,8 +83,8 @@ def test_stages_balance_where_blocks_by_count_do_not() -> None:
     assert "of 638,976 B" in text
 
 
+@pytest.mark.thorough  # the next one does so for small models
 @pytest.mark.slow
-@pytest.mark.suffices(name=["bert-base"])
 @pytest.mark.parametrize("name", list(PUBLISHED))
 def test_proposals_are_at_least_as_good_as_published_splits(name: str) -> None:
     # At full size by hand: python benchmarks/published_models.py

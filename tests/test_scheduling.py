@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.scheduling import SECONDS, longest
+from tests.costs import costs
+from tests.scheduling import SECONDS_OF_FIXTURES, longest
 
 ROOT = Path(__file__).parents[1]
 FILES = 5
@@ -50,8 +51,10 @@ def test_all_other_tests_run_once_and_the_run_ends(tmp_path: Path) -> None:
 
 
 def test_a_file_of_few_long_tests_begins_before_one_of_many_short_ones() -> None:
-    files = {"short.py": range(300), "tests/test_autopipeline.py": range(20), "many.py": range(500)}
-    assert longest(files) == "tests/test_autopipeline.py"
-    del files["tests/test_autopipeline.py"]
+    seconds, file, name = max((value, file, name) for file, tests in costs().items() for name, value in tests.items())
+    assert seconds > 2
+    files = {"short.py": ["one"] * 50, file: [f"{file}::{name}[case]"], "many.py": ["one"] * 99}
+    assert longest(files) == file
+    del files[file]
     assert longest(files) == "many.py"
-    assert all((ROOT / file).is_file() for file in SECONDS)
+    assert all((ROOT / file).is_file() for file in SECONDS_OF_FIXTURES)

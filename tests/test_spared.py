@@ -10,8 +10,11 @@ import pytest
 import torch
 import torch._dynamo.guards
 import torch._dynamo.utils
+import torch._functorch._aot_autograd.graph_compile as graph_compile
 
 from tests import spared
+
+GRAPHS = ("_log_joint_graph", "_log_fw_bw_graphs")
 
 
 def test_a_seed_is_set_without_a_look_at_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +27,7 @@ def test_a_seed_is_set_without_a_look_at_the_stack(monkeypatch: pytest.MonkeyPat
     assert torch.equal(drawn, torch.rand(4, generator=torch.Generator().manual_seed(3)))
 
 
-def test_a_compilation_times_no_guards_writes_no_settings_and_resets_without_tensors(
+def test_a_compilation_times_no_guards_writes_no_settings_and_no_graphs_and_resets_without_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called: Counter[str] = Counter()
@@ -42,7 +45,12 @@ def test_a_compilation_times_no_guards_writes_no_settings_and_resets_without_ten
     torch._dynamo.reset()
     counted(torch._dynamo.guards, "profile_guard_manager")
     counted(spared.PhiloxState, "reset")
+    counted(torch._subclasses.fake_tensor.traceback, "extract_stack")
+    for name in GRAPHS:
+        counted(graph_compile, name)
     for name in spared.SETTINGS:
         counted(torch._dynamo.utils, name)
-    assert torch.compile(lambda x: x + 1, backend="ipu")(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
-    assert set(called) == {"profile_guard_manager", "reset", *spared.SETTINGS}
+    found = torch.compile(lambda x: x + 1, backend="ipu")(torch.ones(3, requires_grad=True))
+    assert found.tolist() == [2.0, 2.0, 2.0]
+    assert not torch._dynamo.config.run_gc_after_compile
+    assert set(called) == {"profile_guard_manager", "reset", "extract_stack", *GRAPHS, *spared.SETTINGS}

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Hashable
 from itertools import combinations, product
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.thorough import covering
+from tests import thorough
+from tests.thorough import ALLOTTED_SECONDS, affordable, covering
 
 ENVIRONMENT = {
     **os.environ, "PYTHONPATH": str(Path(__file__).parents[1]),
@@ -47,6 +51,54 @@ def test_the_same_is_chosen_at_each_call_and_equal_numbers_of_different_types_ar
     cases = [((type(value), value), other) for value in (1, True, 1.0) for other in range(3)]
     assert covering(cases) == covering(cases)
     assert len(covering(cases)) == 3
+
+
+class Case(NamedTuple):
+    """What is asked of a test with parameters."""
+
+    nodeid: str
+    params: dict[str, object]
+    marks: tuple[str, ...] = ()
+    path: Path = Path("/elsewhere/test_some.py")
+
+    @property
+    def callspec(self) -> Case:
+        return self
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.marks else None
+
+
+def cases_of(name: str, seconds: float, monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[Any]:
+    monkeypatch.setattr(thorough, "seconds_of", {f"{name}[{number}]": seconds for number in range(6)}.__getitem__)
+    return [Held(Case(f"{name}[{number}]", {"number": number}, **more)) for number in range(6)]
+
+
+class Held:
+    """A case that is told by what it is, as pytest's are."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.case, name)
+
+
+def test_of_long_cases_as_many_run_as_there_is_time_for_and_those_of_a_file_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    met = Counter[Hashable]()
+
+    def chosen(name: str, seconds: float, **more: Any) -> list[int]:
+        cases = cases_of(name, seconds, monkeypatch, **more)
+        return sorted(case.params["number"] for case in affordable(cases, met))
+
+    assert chosen("first", ALLOTTED_SECONDS / 2) == [0, 1]
+    assert chosen("second", ALLOTTED_SECONDS / 3) == [2, 3, 4]
+    assert chosen("third", 10 * ALLOTTED_SECONDS) == [5]
+    assert chosen("short", 0.0) == chosen("marked", 9.0, marks=("whole",)) == list(range(6))
+    assert chosen("noticing", 9.0, path=thorough.NOTICING[0]) == list(range(6))
+    assert all(path.exists() for path in thorough.NOTICING)
 
 
 TESTS = """
@@ -95,7 +147,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "from tests.thorough import (\n"
         "    is_thorough, pytest_addoption, pytest_collection_modifyitems, pytest_report_header,\n)\n"
     )
-    (path / "pytest.ini").write_text("[pytest]\nmarkers =\n  thorough\n  suffices\n")
+    (path / "pytest.ini").write_text("[pytest]\nmarkers =\n  thorough\n  suffices\n  whole\n")
     return path
 
 

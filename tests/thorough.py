@@ -4,6 +4,12 @@ A test of many cases, each a combination of parameters, runs on a few in which e
 The others repeat its paths with other combinations, and are marked ``thorough``, as are tests that say so themselves.
 Where some values of a parameter show what the others do, ``suffices`` names them; a test that goes through many values
 by itself asks ``is_thorough`` whether to.
+
+Each test has ``ALLOTTED_SECONDS``: of one whose cases take long, by ``tests/costs.json``, as many run as fit into them,
+and one at least. Tests of a file that have parameters in common then go through different values, so that together they
+meet most of them. Left whole are those in which each value is a thing of its own, such as an operator, which are marked
+``whole``, those of kernels, and those that are held to notice faults in the code,
+``tests/reliability/mutants/targets.py``.
 """
 
 from __future__ import annotations
@@ -16,9 +22,15 @@ from pathlib import Path
 
 import pytest
 
-MARK, SOME = "thorough", "suffices"
+from tests.costs import seconds_of
+from tests.reliability.mutants.targets import FURTHER, NEAREST
+
+MARK, SOME, WHOLE = "thorough", "suffices", "whole"
 KERNELS = Path(__file__).parent / "kernels"
 """Tests that take little: every pair of values comes up, as where the edges of two sizes meet."""
+ALLOTTED_SECONDS = 1.0
+NOTICING = tuple(Path(__file__).parent / test for tests in (*NEAREST.values(), FURTHER) for test in tests)
+"""Files and folders of tests that faults in the code are put before."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,14 +69,41 @@ def are_all_asked_for(config: pytest.Config) -> bool:
 
 def mark(items: Sequence[pytest.Item]) -> None:
     """Mark the cases of tests that no selection needs."""
+    met = defaultdict[Path, Counter[Hashable]](Counter)
     for cases in _by_test(items):
         together = 2 if cases[0].path.is_relative_to(KERNELS) else 1
         values_of = zip(cases, _values(cases, as_rows=together == 1), strict=True)
         named = [(case, values) for case, values in values_of if _suffices(case)]
-        chosen = {named[number][0] for number in covering([values for _, values in named], together)}
+        covered = covering([values for _, values in named], together)
+        chosen = affordable([named[number][0] for number in covered], met[cases[0].path])
         for case in cases:
             if case not in chosen:
                 case.add_marker(MARK)
+
+
+def affordable(cases: Sequence[pytest.Function], met: Counter[Hashable]) -> set[pytest.Function]:
+    """Choose as many cases of a test as it has time for: in turn the one whose values came up most seldom before.
+
+    Args:
+        cases: Of one test.
+        met: How often values came up in tests of the same file, by name; those of the chosen cases are added.
+    """
+    left, chosen = list(cases), set[pytest.Function]()
+    seconds = 0.0 if not left or _is_whole(left[0]) else seconds_of(left[0].nodeid)
+    count = max(1, int(ALLOTTED_SECONDS / seconds)) if seconds else len(left)
+    values = {case: [(name, _told(value)) for name, value in case.callspec.params.items()] for case in cases}
+    while left and len(chosen) < count:
+        best = min(left, key=lambda case: sum(met[value] for value in values[case]))
+        chosen.add(best)
+        left.remove(best)
+        met.update(values[best])
+    return chosen
+
+
+def _is_whole(case: pytest.Function) -> bool:
+    """Whether a test is left whole, whatever it takes."""
+    places = (KERNELS, *NOTICING)
+    return case.get_closest_marker(WHOLE) is not None or any(case.path.is_relative_to(place) for place in places)
 
 
 def refuse_unknown(items: Sequence[pytest.Item]) -> None:
@@ -101,6 +140,8 @@ def covering(cases: Sequence[Sequence[Hashable]], together: int = 1) -> list[int
     Returns:
         Numbers of cases, in order.
     """
+    if any(len(set(values)) == len(cases) for values in zip(*cases, strict=True)):
+        return list(range(len(cases)))
     wanted = [_combined(case, together) for case in cases]
     pairs = [_combined(case, 2) for case in cases]
     uses, met, chosen = Counter[Hashable](), set[Hashable](), list[int]()

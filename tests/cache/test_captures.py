@@ -27,6 +27,7 @@ from torchipu.capture.aot import capture_inference
 from torchipu.ir.text import format_graph
 from torchipu.stored import tensor_file
 
+pytestmark = pytest.mark.whole  # each change is one that an entry must tell; a wrong entry is a wrong result
 FACTOR = 2.0
 TABLE = {"shift": 1.0, "nested": [1.0, 2.0]}
 

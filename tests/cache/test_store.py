@@ -22,6 +22,7 @@ from torchipu.errors import OptionsError
 from torchipu.poptorch.stored import executable
 from torchipu.stored import tensor_file
 
+pytestmark = pytest.mark.whole  # damage to each kind of file must be noticed
 HERE = Path(__file__).parent
 
 

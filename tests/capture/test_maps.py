@@ -36,6 +36,7 @@ def members(count: int = 3) -> list[torch.Tensor]:
     return [torch.rand(4 + n, 5) + 0.5 for n in range(count)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("overload", sorted(list_ops(), key=str), ids=str)
 def test_list_op_gives_eager_s_members(overload: torch._ops.OpOverload) -> None:
     args: list[Any] = []

@@ -12,15 +12,22 @@ import torch
 import torch.distributed as dist
 
 
-def run_cases(rank: int, size: int, modules: str) -> dict[str, dict[str, object]]:
-    """Run the cases of modules, whose names are JSON.
+def run_cases(rank: int, size: int, told: str) -> dict[str, dict[str, object]]:
+    """Run cases of modules.
+
+    Args:
+        rank: Of this process.
+        size: How many there are.
+        told: Names of modules, and names of the cases, as JSON.
 
     Returns:
         For each case how long it took, and what went wrong on any process, if anything did.
     """
     warnings.simplefilter("ignore")
     found: dict[str, dict[str, object]] = {}
-    for case in [case for module in json.loads(modules) for case in importlib.import_module(module).CASES]:
+    modules, names = json.loads(told)
+    cases = [case for module in modules for case in importlib.import_module(module).CASES if case.__name__ in names]
+    for case in cases:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         began, wrong = time.perf_counter(), ""

@@ -64,6 +64,8 @@ def test_the_whole_program_trains_as_eager_does(name: str) -> None:
     close(graph(name))
 
 
+@pytest.mark.whole
+@pytest.mark.suffices(on_tiles=[False])  # tests/device/tiles/test_vertex_damage.py has damage to tiles
 @pytest.mark.parametrize("on_tiles", [False, True], ids=["variables", "tiles"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_is_noticed(kind: str, on_tiles: bool, is_thorough: bool) -> None:

@@ -1,7 +1,8 @@
 """Programs of several processes for tests: torch is imported once, and every process is a fork of that one.
 
 ``python -m tests.distributed.forked MODULE FOLDER AT_ONCE`` runs the scenarios of a module, each in a folder of its
-own, and prints what its processes returned or raised as JSON.
+own, and prints what its processes returned or raised as JSON. With the number of an open file in the place of the last,
+it runs those whose names it reads, one after another, and writes what became of each there.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,18 +79,91 @@ def outcomes(
     return {name: [Outcome(**values) for values in ranks] for name, ranks in found.items()}
 
 
+class OnDemand(Mapping[str, list[Outcome]]):
+    """What became of scenarios, each of which runs when it is asked for first: those of tests left out do not run.
+
+    Args:
+        process: Runs them.
+        answers: Its answers, a line each.
+        names: Of the scenarios.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], answers: TextIO, names: Iterable[str]) -> None:
+        self._process, self._answers, self._names = process, answers, tuple(names)
+        self._found: dict[str, list[Outcome]] = {}
+
+    def __getitem__(self, name: str) -> list[Outcome]:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._found:
+            assert self._process.stdin is not None
+            self._process.stdin.write(name + "\n")
+            self._process.stdin.flush()
+            answer = self._answers.readline()
+            assert answer, f"the process that runs {name!r} has ended"
+            self._found[name] = [Outcome(**values) for values in json.loads(answer)]
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@contextmanager
+def on_demand(module: str, names: Iterable[str], folder: Path) -> Iterator[OnDemand]:
+    """Start a process that imports a module and runs its scenarios as they are asked for.
+
+    Args:
+        module: Its name; ``SCENARIOS`` in it has them by name.
+        names: Of the scenarios.
+        folder: Has the folders of the scenarios, by name.
+    """
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.distributed.forked", module, str(folder), str(writing)], cwd=ROOT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[writing],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "examples")},
+    )
+    os.close(writing)
+    with os.fdopen(reading) as answers, process:
+        try:
+            yield OnDemand(process, answers, names)
+        finally:
+            process.kill()
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
-def main(module: str, folder: Path, *, at_once: bool) -> None:
-    scenarios: Mapping[str, Scenario] = importlib.import_module(module).SCENARIOS
+def prepared(module: str) -> Mapping[str, Scenario]:
+    """Import a module, with what its ``warm_up`` imports, for all forks of this process; return its scenarios."""
+    imported = importlib.import_module(module)
+    if hasattr(imported, "warm_up"):
+        imported.warm_up()
+    scenarios: Mapping[str, Scenario] = imported.SCENARIOS
     if "torch._dynamo" in sys.modules:  # some scenarios do without torch
         importlib.import_module("tests.spared").spare()
     gc.collect()
     gc.freeze()  # no process looks through what all of them have imported
+    return scenarios
+
+
+def answer(module: str, folder: Path, answers: TextIO) -> None:
+    """Run the scenarios whose names come in."""
+    scenarios = prepared(module)
+    for line in sys.stdin:
+        name = line.strip()
+        found = _results(_start(scenarios[name], folder / name))
+        print(json.dumps(found), file=answers, flush=True)
+
+
+def main(module: str, folder: Path, *, at_once: bool) -> None:
+    scenarios = prepared(module)
     found: dict[str, list[Any]] = {}
     running: dict[str, list[tuple[int, Path]]] = {}
     for name, scenario in scenarios.items():
@@ -142,4 +217,8 @@ def _run(body: Callable[[int], Any], rank: int, place: Path, file: Path, environ
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), at_once=sys.argv[3] == "1")
+    last = int(sys.argv[3])
+    if last > 2:
+        answer(sys.argv[1], Path(sys.argv[2]), os.fdopen(last, "w"))
+    else:
+        main(sys.argv[1], Path(sys.argv[2]), at_once=last == 1)

@@ -23,9 +23,12 @@ from torchipu.poptorch.executor import session
 from torchipu.poptorch.stored import cache as executable_cache
 
 torch.set_num_threads(1)  # what a process does in several threads cannot go on in a fork of it
-poptorch.trainingModel(Classifier()).compile(*batch(4))  # imports much, which all scenarios then have
-
 AT_A_PORT = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}"}
+
+
+def warm_up() -> None:
+    """Compile a model, which imports much that all scenarios then have."""
+    poptorch.trainingModel(Classifier()).compile(*batch(4))
 
 
 def under_torchrun(rank: int, size: int = 2) -> None:

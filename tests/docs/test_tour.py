@@ -169,6 +169,7 @@ def _block(found: re.Match[str], levels: Levels) -> str:
     return f"<!-- from: {found['source']} -->\n```{found['language']}\n{levels.shown(found['source'])}\n```"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("source", [found["source"] for found in blocks()])
 def test_the_text_is_what_the_compiler_writes(source: str, levels: Levels) -> None:
     text = next(found["text"] for found in blocks() if found["source"] == source)

@@ -7,6 +7,7 @@ import pytest
 import lightning_gan
 
 
+@pytest.mark.thorough  # the one below runs the same script
 def test_generated_digits_come_closer_to_real_ones() -> None:
     result = lightning_gan.run(["--epochs", "8"])
     assert result.distance < 0.85 * result.distance_before

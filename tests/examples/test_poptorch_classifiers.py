@@ -17,6 +17,7 @@ SPLIT = ("--epochs", "1", "--num-samples", "672", "--batch-size", "12", "--devic
 FEW = ("--epochs", "1", "--num-samples", "1280", "--batch-size", "16", "--device-iterations", "8")
 
 
+@pytest.mark.thorough  # tests/poptorch/test_strategies.py and test_locations.py hold them to each other
 def test_strategies_and_the_place_of_optimiser_states_do_not_change_losses() -> None:
     pipelined = pipelined_classifier.run(["--gradient-accumulation", "7", *SPLIT])
     sharded = pipelined_classifier.run(
@@ -47,6 +48,7 @@ def test_too_few_samples_for_a_call_are_refused() -> None:
         pipelined_classifier.run(["--num-samples", "100"])
 
 
+@pytest.mark.thorough  # others of this file run the script
 def test_each_precision_learns_with_weights_of_its_types() -> None:
     found = mixed_precision.run([*FEW, "--epochs", "2", "--learning-rate", "0.004"])
     assert list(found) == ["float", "half", "mixed"]

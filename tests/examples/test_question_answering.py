@@ -52,6 +52,7 @@ def test_ours_learns() -> None:
     assert 0 <= result.exact <= 1
 
 
+@pytest.mark.thorough  # the one above runs the same script, and tests/transformers this model
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
 def test_transformers_bert_learns() -> None:
     from tests.models.architectures.torchvision_schemas import import_torchvision

@@ -81,15 +81,15 @@ def manual(rank: int, name: str) -> dict[str, Any]:
     return {"weights": module.state_dict(), "steps": trainer.global_step, "metrics": metrics}
 
 
-def main(folder: Path) -> None:
-    """Train all, and leave there what came of it."""
+def main(folder: Path, names: list[str]) -> None:
+    """Train, also by the recipes of these names, and leave there what came of it."""
     rank = int(os.environ["RANK"])
     spare()
     found = {"automatic": automatic(rank)}
     spare()  # Dynamo's part
-    found |= {name: manual(rank, name) for name in RECIPES}
+    found |= {name: manual(rank, name) for name in names}
     torch.save(found, folder / f"{rank}.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -412,6 +412,7 @@ def test_device_iterations_and_whole_batches_are_batch_by_batch() -> None:
 
 
 # --------------------------------------------------------------------------- Lightning's own
+@pytest.mark.thorough  # tests/lightning/test_callbacks.py goes on from one
 def test_training_goes_on_from_a_checkpoint(tmp_path: Any) -> None:
     whole = Run("ipu", GAN, lambda: loader(), max_epochs=3)
     half = Run("ipu", GAN, lambda: loader(), max_epochs=1)

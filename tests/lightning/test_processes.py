@@ -18,12 +18,13 @@ from tests.lightning.runs import Run, loader
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return what each process has come to, by what it trained."""
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each process has come to, by what it trained: the recipes whose tests run."""
     folder = tmp_path_factory.mktemp("ranks")
+    calls = [item.callspec for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         "-m", "tests.lightning.ranks", str(folder)],
+         "-m", "tests.lightning.ranks", str(folder), *(call.params["name"] for call in calls)],
         capture_output=True, text=True, timeout=400, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
@@ -76,6 +77,7 @@ def test_programs_of_training_are_given_the_group(ranks: list[dict[str, Any]]) -
     assert all(rank["group"] for rank in ranks)
 
 
+@pytest.mark.suffices(name=["GAN", "WithNorms"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_processes_train_as_one_batch_of_their_size(trained: list[dict[str, Any]], name: str) -> None:
     """Two processes of two replicas are one CPU run on batches four times as large."""

@@ -55,6 +55,8 @@ CASES: list[tuple[Any, tuple[int, ...], tuple[int, ...], bool, dict[str, Any]]] 
     (F.conv_transpose3d, (2, 3, 3, 4, 3), (3, 4, 2, 2, 2), False, {"dilation": (2, 1, 3), "stride": 2}),
 ]
 
+pytestmark = pytest.mark.whole  # each form has a lowering of its own
+
 
 def name_of(case: tuple[Any, ...]) -> str:
     function, x, weight, _, keywords = case

@@ -17,6 +17,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.optable.spec import lookup
 from torchipu.target import lookup_target
 
+pytestmark = pytest.mark.whole  # each record has a lowering and kernels of its own
 FLOAT_TARGETS = [target for target in TARGETS if accepted(target, torch.float32)]
 # Eager's own airy_ai is that far off in float64; scipy's agrees with ours to a float's last places.
 LOOSE = {"special_airy_ai": 3e-5}

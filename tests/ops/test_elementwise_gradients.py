@@ -60,6 +60,7 @@ def is_differentiable(target: str) -> bool:
 CANCELLING = {"aten.sinc.default": 1e-3}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("target", [target for target in TARGETS if is_differentiable(target)])
 def test_gradient_runs_on_records_alone_and_equals_eager_in_float64(target: str) -> None:
     call = accepted(target, torch.float32)[0][0]

@@ -22,6 +22,7 @@ from torchipu.errors import ExecutionError
 from torchipu.optable.collective import PATTERNS, WAIT
 from torchipu.optable.spec import TABLE
 
+pytestmark = pytest.mark.whole  # each record has a lowering and kernels of its own
 TARGETS = sorted(calls())
 OTHERS = sorted(set(TARGETS) - set(ELEMENTWISE))
 """Records of which tests/ops/test_elementwise.py does not show types, empty operands, strides and extremes."""

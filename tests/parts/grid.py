@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,11 +62,10 @@ def train(case: Case, *, pipeline: int | None = None, **options: Any) -> dict[st
     }
 
 
-def alone(rank: int) -> Any:
-    """Run every case in one process with all replicas."""
-    return {
-        name: train(case, replicas=PIPELINES * case.options.get("replicas", 1)) for name, case in CASES.items()
-    }
+def alone(rank: int, name: str) -> Any:
+    """Run a case in one process with all replicas."""
+    case = CASES[name]
+    return train(case, replicas=PIPELINES * case.options.get("replicas", 1))
 
 
 def groups(rank: int) -> tuple[Any, Any]:
@@ -75,26 +75,23 @@ def groups(rank: int) -> tuple[Any, Any]:
     return mesh["pipeline"].get_group(), mesh["data"].get_group()
 
 
-def together(rank: int) -> Any:
-    """Run every case as one process of the grid; weights of other processes begin otherwise and do not count."""
+def together(rank: int, name: str) -> Any:
+    """Run a case as one process of the grid; weights of other processes begin otherwise and do not count."""
     pipeline_group, process_group = groups(rank)
-    found = {}
-    for name, case in CASES.items():
-        made = case.model
+    case = CASES[name]
 
-        def other(made: Any = made) -> Any:
-            model = made()
-            if rank // STAGES:
-                with torch.no_grad():
-                    for parameter in model.parameters():
-                        parameter.add_(1.0)
-            return model
+    def other() -> Any:
+        model = case.model()
+        if rank // STAGES:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(1.0)
+        return model
 
-        found[name] = train(
-            dataclasses.replace(case, model=other), pipeline=rank // STAGES, pipeline_group=pipeline_group,
-            process_group=process_group,
-        )
-    return found
+    return train(
+        dataclasses.replace(case, model=other), pipeline=rank // STAGES, pipeline_group=pipeline_group,
+        process_group=process_group,
+    )
 
 
 def error_of(call: Any) -> str:
@@ -135,11 +132,14 @@ def lose(rank: int) -> Any:
     return error_of(lambda: step(*inputs)), time.monotonic() - begin
 
 
-train(CASES["single"])  # imports much, which all processes then have
+def warm_up() -> None:
+    """Train, which imports much that all processes then have."""
+    train(CASES["single"])
+
 
 SCENARIOS = {
-    "alone": Scenario(alone, (0,)),
-    "together": Scenario(together, (0, 1, 2, 3), AT_A_PORT),
+    **{f"{name} alone": Scenario(partial(alone, name=name), (0,)) for name in CASES},
+    **{name: Scenario(partial(together, name=name), (0, 1, 2, 3), AT_A_PORT) for name in CASES},
     "differing": Scenario(differ, (0, 1, 2, 3), AT_A_PORT),
     "lost": Scenario(lose, (0, 1, 2, 3), AT_A_PORT),
 }

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-import traceback
-from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,11 @@ from tests.distributed.forked import Scenario
 from tests.parts import cases, checkpoints, faults
 
 torch.set_num_threads(1)  # what a process does in several threads cannot go on in a fork of it
-cases.run("pipelined")  # imports much, which all processes then have
+
+
+def warm_up() -> None:
+    """Train, which imports much that all processes then have."""
+    cases.run("pipelined")
 
 
 def meet(rank: int, size: int, seconds: float = 60) -> None:
@@ -27,17 +30,10 @@ def meet(rank: int, size: int, seconds: float = 60) -> None:
     )
 
 
-def run_all(rank: int, size: int, names: Iterable[str]) -> dict[str, Any]:
-    """Run cases as one of several processes."""
+def run(rank: int, size: int, name: str) -> dict[str, Any]:
+    """Run a case as one of several processes."""
     meet(rank, size)
-    found: dict[str, Any] = {}
-    for name in names:
-        try:
-            found[name] = cases.run(name, pipeline_group=dist.group.WORLD)
-        except Exception as error:
-            traceback.print_exc()
-            found[name] = {"error": f"{type(error).__name__}: {error}"}
-    return found
+    return cases.run(name, pipeline_group=dist.group.WORLD)
 
 
 def share(rank: int) -> dict[str, Any]:
@@ -66,8 +62,8 @@ def be_silent(rank: int) -> dict[str, Any]:
 
 
 SCENARIOS = {
-    "two": Scenario(lambda rank: run_all(rank, 2, cases.OF_TWO), (0, 1)),
-    "three": Scenario(lambda rank: run_all(rank, 3, cases.OF_THREE), (0, 1, 2)),
+    **{name: Scenario(partial(run, size=2, name=name), (0, 1)) for name in cases.OF_TWO},
+    **{name: Scenario(partial(run, size=3, name=name), (0, 1, 2)) for name in cases.OF_THREE},
     "shared": Scenario(share, (0, 1)),
     "failed": Scenario(fail, (0, 1)),
     "killed": Scenario(die, (0, 1)),

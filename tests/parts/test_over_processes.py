@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import torchipu
-from tests.distributed.forked import Outcome, outcomes
+from tests.distributed.forked import OnDemand, Outcome, on_demand
 from tests.parts import cases, checkpoints, faults
+from tests.parts.over_processes import SCENARIOS
 from tests.waiting import SOON
 from torchipu.errors import OptionsError
 
@@ -37,9 +39,10 @@ def alone(folder: Path) -> torchipu.TrainStep:
 
 
 @pytest.fixture(scope="module")
-def ran(folder: Path, alone: torchipu.TrainStep) -> dict[str, list[Outcome]]:
-    """Run all processes; one group after another, as they are told how long to wait for each other."""
-    return outcomes("tests.parts.over_processes", seconds=550, folder=folder, at_once=False)
+def ran(folder: Path, alone: torchipu.TrainStep) -> Iterator[OnDemand]:
+    """Run processes as tests ask for them: group after group, as they are told how long to wait for each other."""
+    with on_demand("tests.parts.over_processes", SCENARIOS, folder) as scenarios:
+        yield scenarios
 
 
 def values(found: list[Outcome]) -> list[Any]:
@@ -47,11 +50,14 @@ def values(found: list[Outcome]) -> list[Any]:
     return [outcome.value for outcome in found]
 
 
+@pytest.mark.suffices(name=[
+    "pipelined", "iterations_clipped_and_dropped", "half", "images", "replicas", "tied_and_frozen", "three_dropped",
+])
 @pytest.mark.parametrize("name", cases.CASES)
 def test_every_process_gives_what_one_process_gives_bit_by_bit(name, ran):
     whole = json.loads(json.dumps(cases.run(name)))
-    for one in values(ran["two" if name in cases.OF_TWO else "three"]):
-        assert one[name] == whole
+    for one in values(ran[name]):
+        assert one == whole
     if cases.CASES[name].is_judged:
         assert whole["losses"] == pytest.approx(cases.eager_losses(name), rel=1e-4)
 

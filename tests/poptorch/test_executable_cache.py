@@ -135,6 +135,7 @@ def shorter_name(model: Scaled) -> None:
     model.__class__ = type("Renamed", (Scaled,), {"linear": property(lambda self: self._modules["lin"])})
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("change", [
     lambda m: setattr(m, "constant", torch.full((4,), 2.0)), lambda m: setattr(m, "exponent", 3),
     lambda m: m.linear.bias.requires_grad_(False), lambda m: m.half(), shorter_name,

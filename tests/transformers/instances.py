@@ -40,15 +40,13 @@ COMMON = {
 }
 
 
-def import_all() -> None:
+def warm_up() -> None:
     """Compile a model for training and one for inference, which imports much that all processes then have."""
     tiny.bert(1)
     tiny.encoder_decoder("bart", 1)
     poptorch.trainingModel(Classifier()).compile(*batch(4))
     poptorch.inferenceModel(Classifier()).compile(batch(4)[0])
 
-
-import_all()
 
 
 def launched(rank: int, size: int = 2) -> None:

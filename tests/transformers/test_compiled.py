@@ -76,6 +76,7 @@ def test_trainer_of_ragged_batches_of_several_lengths_follows_eager(tmp_path: Pa
     torch.testing.assert_close(trainer.predict(evaluate).predictions, predicted.predictions, atol=5e-5, rtol=5e-5)
 
 
+@pytest.mark.thorough  # the one above trains through the same door, and tests/transformers/test_trainer.py resumes
 def test_gpt2_accumulates_clips_saves_and_resumes_as_in_eager(tmp_path: Path) -> None:
     train, evaluate = tiny.texts(20, 0), tiny.texts(4, 1)
     arguments = {

@@ -99,6 +99,7 @@ def test_beams_and_lengths_are_those_of_the_arguments_or_of_the_call(tmp_path: P
     assert (unlabelled.predictions == judge.predict(without).predictions).all()
 
 
+@pytest.mark.thorough  # as tests/transformers/test_trainer.py does
 def test_without_generating_it_predicts_as_any_ipu_trainer(tmp_path: Path) -> None:
     evaluate = tiny.translations(6, 1)
     ours, judge = pair(tmp_path, "bart", None, evaluate, predict_with_generate=False)
@@ -119,6 +120,7 @@ def test_label_smoothing_is_in_the_loss_of_the_device(tmp_path: Path) -> None:
     assert ours.label_smoother is not None
 
 
+@pytest.mark.thorough  # halves are those of tests/transformers/test_trainer.py
 def test_half_models_train_and_generate(tmp_path: Path) -> None:
     train, evaluate = tiny.translations(2 * ACCUMULATION * MICRO_BATCH, 0), tiny.translations(6, 1)
     settings = IPUSeq2SeqTrainingArguments(

@@ -139,7 +139,7 @@ def test_gradient_checkpointing_trains_as_without(reentrant: bool, tmp_path: Pat
     assert_same_weights(trainer.model, judge.model)
 
 
-@pytest.mark.suffices(optim=["rmsprop"])
+@pytest.mark.thorough  # optimisers are those of tests/poptorch/test_optim.py
 @pytest.mark.parametrize("optim", ["sgd", "rmsprop"])
 def test_other_optimisers_update_alike(optim: str, tmp_path: Path) -> None:
     train = tiny.rows(4 * 2 * MICRO_BATCH, 0)
@@ -153,8 +153,8 @@ def test_other_optimisers_update_alike(optim: str, tmp_path: Path) -> None:
     assert_same_weights(trainer.model, judge.model, 2e-4)
 
 
-def test_run_that_is_interrupted_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None:
-    """With dropout, evaluation in between, and the best model loaded at the end."""
+def test_run_that_is_interrupted_and_resumed_ends_in_the_same_bits(tmp_path: Path, is_thorough: bool) -> None:
+    """With dropout, evaluation in between, and where all is asked for the best model loaded at the end."""
     train, evaluate = tiny.rows(4 * 3 * MICRO_BATCH, 0), tiny.rows(8, 1)
 
     def make(folder: str, **changes: Any) -> IPUTrainer:
@@ -176,6 +176,8 @@ def test_run_that_is_interrupted_and_resumed_ends_in_the_same_bits(tmp_path: Pat
         resumed.model.state_dict().items(), whole.model.state_dict().values(), strict=True
     ):
         assert torch.equal(value, expected), name
+    if not is_thorough:
+        return
     best = make("best", load_best_model_at_end=True, metric_for_best_model="loss", max_steps=6)
     best.train()
     losses = {3: log(best, "eval_loss")[0], 6: log(best, "eval_loss")[1]}
@@ -235,6 +237,7 @@ def test_overridden_loss_is_the_loss_of_the_program(tmp_path: Path) -> None:
     assert log(trainer, "loss")[0] == pytest.approx(losses.mean().item(), abs=2e-5)
 
 
+@pytest.mark.thorough  # test_seq2seq.py smooths labels, tests/poptorch/test_optim.py has LAMB
 def test_label_smoothing_and_lamb_run(tmp_path: Path) -> None:
     train = tiny.rows(4 * 2 * MICRO_BATCH, 0)
     config = {"layers_per_ipu": [1], "gradient_accumulation_steps": 2, "output_mode": "all"}

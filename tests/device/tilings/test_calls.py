@@ -22,6 +22,7 @@ SERVED = re.compile(
 TARGETS = sorted(target for target in calls() if SERVED.fullmatch(target))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("target", TARGETS)
 def test_calls(target: str, dtype: torch.dtype) -> None:

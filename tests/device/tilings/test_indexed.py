@@ -65,6 +65,7 @@ CASES: list[tuple[str, Callable[..., X], tuple[int, ...], tuple[X, ...]]] = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(("names", "function", "shape", "index"), CASES)
 def test_access_by_index(
