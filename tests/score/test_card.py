@@ -17,7 +17,7 @@ from torchipu.score import catalogue, throughput
 from torchipu.score.card import Result, kinds_named, score, some_of
 from torchipu.score.catalogue import KINDS
 from torchipu.score.configurations import run_of
-from torchipu.score.constants import FITTED, MOST, Constant, Refit, fitted, held_out, refitted
+from torchipu.score.constants import FITTED, MOST, Constant, Refit, fitted, held_out, median_error, refitted
 from torchipu.score.kinds import Kind, NotExpressed, Prediction
 from torchipu.score.page import cells, constants, page, percent, scaling, split_of
 from torchipu.score.products import Product
@@ -153,7 +153,9 @@ def test_command_tells_a_damaged_file(capsys, monkeypatch):
     )
 
 
-def test_command_prints_figures_and_writes_page_and_rows(capsys, tmp_path):
+def test_command_prints_figures_and_writes_page_and_rows(capsys, tmp_path, monkeypatch, is_thorough):
+    if not is_thorough:  # each of some hundred losses of a fit runs the model over all rows
+        monkeypatch.setattr("torchipu.cli.score.median_error", lambda kinds, holds: 0.25)
     flags = ["--rows", "3", "--worst", "1", "--csv", str(tmp_path / "all.csv"), "--write", str(tmp_path / "score.md")]
     assert main(["score", "--kind", "amp-vertex", "--kind", "solver", *flags]) == 0
     printed = capsys.readouterr().out
@@ -162,6 +164,7 @@ def test_command_prints_figures_and_writes_page_and_rows(capsys, tmp_path):
     assert "solver: " in printed
     written = (tmp_path / "score.md").read_text(encoding="utf-8")
     assert "| amp-vertex | matrix unit, one call | silicon | 3 | 0 |" in written
+    assert is_thorough or "25 %" in written  # what constants lose on rows that they were not fitted to
     with (tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
     assert [(one["kind"], bool(one["predicted"]), bool(one["not expressed"])) for one in found] == [
@@ -181,6 +184,14 @@ def test_tiles_of_two_ipus_as_one_share_the_work_and_wait_for_each_other():
 
 
 # --------------------------------------------------------------------------- fitted constants
+def test_loss_of_a_fit_is_the_median_error_over_the_rows_that_it_may_see():
+    predicted = {"row0": 110.0, "row1": 150.0, "row2": 900.0}
+    toy = kind_of([100.0, 100.0, 100.0], lambda row: Prediction(predicted[row.name]))
+    assert median_error([toy], lambda row: row.name in ("row0", "row1")) == pytest.approx(0.3)
+    assert median_error([toy], lambda row: row.name == "row1") == pytest.approx(0.5)
+    assert median_error([toy], lambda row: False) == 0.0
+
+
 def toy_constant(box):
     return Constant("toy.FACTOR", 2.0, "cycles", ("toy",), 0.0, 8.0, "median error", lambda value: box.update(at=value))
 
