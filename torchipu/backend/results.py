@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchipu.capture.joint_graph import is_view
+from torchipu.capture.joint_graph import shares_memory
 from torchipu.host.border import as_type
 from torchipu.ir.sizes import Numbers, settled
 
@@ -226,7 +226,7 @@ def _base_of(member: Any) -> Any:
     """Return the value in whose memory a result lies."""
     while isinstance(member, Node):
         shown = member.args[0] if member.target is operator.getitem else member  # a view may have several results
-        if not isinstance(shown, Node) or not is_view(shown):
+        if not isinstance(shown, Node) or not shares_memory(shown):
             break
         member = shown.args[0]
     return member

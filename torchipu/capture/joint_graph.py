@@ -104,8 +104,8 @@ def _copy_view(joint: GraphModule, view: Node, copies: dict[Node, Node]) -> Node
     return copy
 
 
-def is_view(node: Node) -> bool:
-    """Whether a node shows the memory of its first argument, also where torch only promises that nobody else does."""
+def shares_memory(node: Node) -> bool:
+    """Whether a node lies in the memory of its first argument, also where torch only promises that nobody else does."""
     if str(node.target) in VIEWS:
         return True
     return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
