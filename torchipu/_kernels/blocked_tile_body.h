@@ -27,11 +27,14 @@ extern TI_SHARED void (*const FN(blocked_table)[FN(MOST_BLOCKS)][FN(MOST_PIXELS)
 /* Sums of `results` blocks of `count` pixels; with an ending they are ended. */
 static void FN(add_tiles)(FN(blocked_tile) tile, int64_t results, int64_t count, const FN(blocked_ending) *ending) {
   const int64_t across = ti_ceil(results, FN(MOST_BLOCKS));
+  const ti_pieces blocks = ti_pieces_of(results, across);
   const float *const w = tile.w;
   const int32_t *const from = tile.from, *const to = tile.to;
   float *const y = tile.y;
-  for (int64_t a = 0; a < across; a++) {
-    const int64_t b0 = results * a / across, nb = results * (a + 1) / across - b0, tiles = ti_ceil(count, FN(PIXELS)[nb]);
+  for (int64_t a = 0, b0 = 0; a < across; b0 += ti_piece(blocks, a++)) {
+    const int nb = ti_piece(blocks, a);
+    const int64_t tiles = ti_ceil(count, FN(PIXELS)[nb]);
+    const ti_pieces pixels = ti_pieces_of(count, tiles);
     FN(blocked_ending) e = {0};
     if (ending) {
       e = *ending;
@@ -42,11 +45,13 @@ static void FN(add_tiles)(FN(blocked_tile) tile, int64_t results, int64_t count,
     tile.ending = ending && FN(is_short)(&e) ? &e : NULL;
     tile.w = w + b0 * tile.w_block;
     tile.y = y + b0 * tile.y_block;
+    tile.from = from;
+    tile.to = to;
     for (int64_t i = 0; i < tiles; i++) {
-      const int64_t p0 = count * i / tiles;
-      tile.from = from + p0;
-      tile.to = to + p0;
-      FN(blocked_table)[nb - 1][count * (i + 1) / tiles - p0 - 1](&tile);
+      const int np = ti_piece(pixels, i);
+      FN(blocked_table)[nb - 1][np - 1](&tile);
+      tile.from += np;
+      tile.to += np;
     }
     for (int64_t b = 0; ending && !tile.ending && b < nb; b++) {
       FN(end_block)(&e, tile.y + b * tile.y_block, to, count, b);

@@ -2,7 +2,10 @@
 #include "registers_body.h"
 #include "blocked_tile_body.h"
 
-/* Adds the products of the channel that `p` and `w` show. */
+/* Channels of a turn of the loop: with more of them, of long instructions, it outgrows what a core keeps decoded. */
+enum { FN(TURN) = VL == 16 ? 4 : VL };
+
+/* Adds the products of channel i behind those that `p` and `w` show. */
 TI_INLINE void FN(add_channel)(const int nb, const int np, const float *w, ptrdiff_t w_block, const float *const *p, int64_t i, VF *sum) {
   VF weight[FN(MOST_BLOCKS)];
 #pragma GCC unroll 4
@@ -18,6 +21,34 @@ TI_INLINE void FN(add_channel)(const int nb, const int np, const float *w, ptrdi
 TI_INLINE void FN(find_sources)(const int np, const float *x, const int32_t *from, const float **p) {
 #pragma GCC unroll 12
   for (int j = 0; j < np; j++) p[j] = x + from[j];
+}
+
+/* Each pixel has a pointer of its own, which is moved: an address with an index takes an instruction more in each product. */
+TI_INLINE void FN(move_sources)(const int np, ptrdiff_t by, const float **p) {
+#pragma GCC unroll 12
+  for (int j = 0; j < np; j++) {
+    p[j] += by;
+    __asm__("" : "+r"(p[j]));
+  }
+}
+
+/* Adds the products of blocks of channels. */
+TI_INLINE void FN(add_blocks)(const int nb, const int np, const FN(blocked_tile) *t, VF *sum) {
+  const int32_t *const taps = t->taps;
+  const int64_t num_taps = t->num_taps;
+  const ptrdiff_t moved = FN(TURN) < VL ? VL : 0, to_next_block = t->x_block + taps[0] - taps[num_taps - 1] - moved;
+  const float *w = t->w, *p[FN(MOST_PIXELS)];
+  FN(find_sources)(np, t->x + taps[0], t->from, p);
+  for (int64_t block = 0; block < t->blocks; block++)
+    for (int64_t tap = 1; tap <= num_taps; tap++) {
+#pragma GCC unroll 1
+      for (int turn = 0; turn < VL / FN(TURN); turn++, w += FN(TURN) * VL) {
+#pragma GCC unroll 8
+        for (int i = 0; i < FN(TURN); i++) FN(add_channel)(nb, np, w + i * VL, t->w_block, p, i, sum);
+        if (moved) FN(move_sources)(np, FN(TURN), p);
+      }
+      FN(move_sources)(np, tap < num_taps ? taps[tap] - taps[tap - 1] - moved : to_next_block, p);
+    }
 }
 
 TI_INLINE void FN(activate_tile)(const int count, const int activation, VF *sum) {
@@ -59,12 +90,11 @@ TI_INLINE void FN(blocked_sums)(const int nb, const int np, const FN(blocked_til
   const int64_t num_taps = t->num_taps;
 #pragma GCC unroll 24
   for (int i = 0; i < nb * np; i++) sum[i] = FN(set)(0);
-  for (int64_t block = 0; block < t->blocks; block++, x += t->x_block)
-    for (int64_t tap = 0; tap < num_taps; tap++, w += VL * VL) {
-      FN(find_sources)(np, x + taps[tap], from, p);
-#pragma GCC unroll 16
-      for (int64_t i = 0; i < VL; i++) FN(add_channel)(nb, np, w + i * VL, w_block, p, i, sum);
-    }
+  if (t->blocks > 0 && num_taps > 0) {
+    FN(add_blocks)(nb, np, t, sum);
+    w += t->blocks * num_taps * VL * VL;
+    x += t->blocks * t->x_block;
+  }
   const int64_t rest = t->rest, channel = t->channel;
   for (int64_t c0 = 0; c0 < rest; c0 += VL) {  /* channels one by one, whose weights are in blocks all the same */
     const int64_t end = ti_min(VL, rest - c0) * channel;

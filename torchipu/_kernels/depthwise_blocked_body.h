@@ -37,11 +37,11 @@ static void (*const FN(across_table)[FN(ACROSS)])(const float *, const FN(depthw
 
 /* Pixels [first, end) of a row, whose windows all have the same taps; x is where that of pixel 0 begins. */
 static void FN(depthwise_run)(const float *x, const FN(depthwise_taps) *t, int64_t first, int64_t end, float *y) {
+  if (first == end) return;
   const int64_t tiles = ti_ceil(end - first, FN(ACROSS));
-  for (int64_t i = 0; i < tiles; i++) {
-    const int64_t c0 = first + (end - first) * i / tiles;
-    FN(across_table)[first + (end - first) * (i + 1) / tiles - c0 - 1](x + c0 * t->step, t, y + c0 * VL);
-  }
+  const ti_pieces pixels = ti_pieces_of(end - first, tiles);
+  for (int64_t i = 0, c0 = first; i < tiles; c0 += ti_piece(pixels, i++))
+    FN(across_table)[ti_piece(pixels, i) - 1](x + c0 * t->step, t, y + c0 * VL);
 }
 
 /* Pixels [first, end) whose windows reach over a side of an image of `width` pixels. */

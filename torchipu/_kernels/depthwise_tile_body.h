@@ -29,9 +29,10 @@ static void FN(slide_run)(const float *x, const FN(depthwise_taps) *t, const blo
   const FN(slider) *const sliders = FN(slide_table)[s->kw / 2 - 1][s->sw - 1];
   const FN(blocked_ending) *const in_registers = FN(is_short)(e) ? e : NULL;
   const int64_t tiles = ti_ceil(s->ow, FN(ACROSS));
-  for (int64_t i = 0; i < tiles; i++) {
-    const int64_t c0 = s->ow * i / tiles, np = s->ow * (i + 1) / tiles - c0, column = c0 * s->sw - padding;
-    sliders[np - 1](x + column * VL, column, t, in_registers, in_registers && e->added ? e->added + c0 * VL : NULL, y + c0 * VL);
+  const ti_pieces pixels = ti_pieces_of(s->ow, tiles);
+  for (int64_t i = 0, c0 = 0; i < tiles; c0 += ti_piece(pixels, i++)) {
+    const int64_t column = c0 * s->sw - padding;
+    sliders[ti_piece(pixels, i) - 1](x + column * VL, column, t, in_registers, in_registers && e->added ? e->added + c0 * VL : NULL, y + c0 * VL);
   }
   if (!in_registers) FN(end_block)(e, y, at, s->ow, 0);
 }

@@ -40,6 +40,14 @@
 static inline int64_t ti_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t ti_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t ti_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Pieces of a count that differ by one at most, the longer ones first. A division for all of them: of 64 bits one may take as
+ * long as what a piece is computed in. */
+typedef struct { int32_t least, longer; } ti_pieces;
+static inline ti_pieces ti_pieces_of(int64_t count, int64_t parts) {
+  return (ti_pieces){(int32_t)count / (int32_t)parts, (int32_t)count % (int32_t)parts};
+}
+static inline int ti_piece(ti_pieces of, int64_t i) { return of.least + (i < of.longer); }
 /* Masks of the first n of eight lanes begin at element 8 - n. */
 static const int32_t TI_FIRST[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 

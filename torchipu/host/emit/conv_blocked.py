@@ -26,7 +26,7 @@ from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import HostPlanner
 
 SUMMANDS = 256  # of a chunk: sums so short round about as those of eager PyTorch; with half of it a tenth is lost
-PIXELS = 64  # of an item that reads the input in place: with its channels of a chunk they fill a first-level cache
+PIXELS = 256  # of an item that reads the input in place, at most: all weights are fetched for each
 LAID_OUT_PIXELS = 224  # of an item whose rows are laid out
 MOST_PHASES = 4
 
@@ -292,7 +292,8 @@ def stays_within(s: Shape) -> bool:
 def _cut(s: Shape, *, in_place: bool) -> tuple[int, int, int]:
     """Return the pixels of an item, or its images and rows of each."""
     if in_place:
-        return min(PIXELS, s.n * s.oh * s.ow), 0, 0
+        pixels = s.n * s.oh * s.ow
+        return -(-pixels // -(-pixels // PIXELS)), 0, 0
     if s.oh * s.ow <= LAID_OUT_PIXELS:
         images = max(1, min(s.n, LAID_OUT_PIXELS // (s.oh * s.ow)))
         return 0, -(-s.n // -(-s.n // images)), s.oh
