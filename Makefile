@@ -75,7 +75,7 @@ costs: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 browser: $(VENV)/dev.stamp
 	$(PY) -m tests.report.browser
 
-# Kernels alone: what puts files of the package together writes where an installation does.
+# The kernels alone, as .ci/run makes them beside an installation: what puts a package together writes where that does.
 checked-kernels: $(VENV)/kernels.stamp
 	TORCHIPU_CHECKED=1 $(PY) setup.py --quiet build_ext --build-temp $(CHECKED)/temp --build-lib $(CHECKED)/lib
 
