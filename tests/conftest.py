@@ -6,6 +6,7 @@ import os
 import signal
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests import thorough
 from tests.costs import RECORDED, Recorder
 from tests.spared import spare
 from tests.thorough import is_thorough, pytest_collection_modifyitems, pytest_report_header  # noqa: F401
+from torchipu.cache import settings
 from torchipu.compiler import VERIFY_VARIABLE
 
 spare()
@@ -89,6 +91,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _seed_of_its_own(request: pytest.FixtureRequest) -> None:
     """Draw the same weights and inputs for a test in every run, whichever tests ran before it."""
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def captures_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test's captures be kept for it: its steps have the same graph, and differ in how the host runs it."""
+    monkeypatch.setenv(settings.SWITCH, "1")
+    monkeypatch.setenv(settings.DIRECTORY, str(tmp_path / "captures"))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ SECONDS_OF_A_SHORT_TEST = 0.02
 SECONDS_OF_FIXTURES = {
     "tests/distributed/test_group.py": 10, "tests/distributed/test_handshake.py": 12,
     "tests/distributed/test_instances.py": 15, "tests/distributed/test_splits.py": 25,
-    "tests/kernels/test_vector_math.py": 7, "tests/lightning/test_processes.py": 26, "tests/parts/test_grid.py": 35,
+    "tests/kernels/test_vector_math.py": 5, "tests/lightning/test_processes.py": 26, "tests/parts/test_grid.py": 35,
     "tests/parts/test_over_processes.py": 35, "tests/test_data_parallel.py": 50,
     "tests/transformers/test_instances.py": 37,
 }

@@ -106,6 +106,7 @@ def test_endings_of_inference_equal_float64(has_norms):
             torch.testing.assert_close(ours.double(), judge, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.usefixtures("captures_kept")
 @pytest.mark.parametrize("groups", [1, 48])
 def test_the_same_bits_for_any_number_of_threads(groups):
     x = torch.randn(6, 3, 20, 20)

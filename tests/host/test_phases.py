@@ -80,6 +80,7 @@ def phases_of(plan: HostPlan) -> list[list[list[str]]]:
     ]
 
 
+@pytest.mark.usefixtures("captures_kept")
 @pytest.mark.parametrize("make", [Images, Normalised])
 @pytest.mark.parametrize("batch", [1, 7, 37, 40])
 def test_bits_are_those_of_steps_one_after_another_on_any_number_of_threads(make, batch, monkeypatch):
