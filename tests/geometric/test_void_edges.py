@@ -32,7 +32,7 @@ def test_self_loops_of_layers_without_weights(aggregators: list[str], last: int)
 
 @pytest.mark.parametrize("kind", ["MX", "SD"])
 def test_supervised_attention_and_its_loss(kind: str) -> None:
-    def called(inner: torch.nn.Module, x: torch.Tensor, edges: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    def called(inner: Any, x: torch.Tensor, edges: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         return inner(x, edges, others) + inner.get_attention_loss()
 
     torch.manual_seed(0)
@@ -191,7 +191,8 @@ def test_paths_are_counted_by_length(length: int) -> None:
         adjacency = torch.zeros(NUM_NODES, NUM_NODES, dtype=x.dtype)
         for source, end in pairs(edges):
             adjacency[end, source] += 1
-        weight, total, reached = torch.ones((), dtype=x.dtype), 0, 0
+        weight = torch.ones((), dtype=x.dtype)
+        total = reached = torch.zeros_like(adjacency)
         for power in range(length + 1):
             weight = weight * inner.weight[power]
             total = total + weight * torch.linalg.matrix_power(adjacency, power)
