@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> Result:
     generator = torch.Generator().manual_seed(flags.seed)
     molecules = [make_molecule(generator) for _ in range(flags.num_molecules)]
     held_back = flags.num_molecules // 8
-    size = FixedSizeOptions.from_dataset(molecules, flags.batch_size)
+    size = FixedSizeOptions.from_dataset(molecules, flags.batch_size + 1)
     options = poptorch.Options().deviceIterations(flags.device_iterations).randomSeed(flags.seed)
     loader = FixedSizeDataLoader(
         molecules[held_back:], flags.batch_size, shuffle=True, fixed_size_options=size,

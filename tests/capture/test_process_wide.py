@@ -17,6 +17,7 @@ from torch.nn.modules import module as torch_module
 
 import torchipu
 import torchipu.poptorch as poptorch
+from tests.releases import COMPILES_AT_ONCE
 from torchipu.capture.process_wide import capturing, replaced
 
 WATCHED: dict[str, Callable[[], Any]] = {
@@ -99,6 +100,7 @@ def test_a_capture_leaves_the_process_as_it_was(
     assert found == before
 
 
+@COMPILES_AT_ONCE
 @pytest.mark.filterwarnings("error:torch.compile is ignored")
 def test_threads_that_capture_through_all_doors_leave_nothing_behind_and_do_not_wait_for_each_other() -> None:
     before, failed, start = state(), list[BaseException](), threading.Barrier(6)

@@ -14,6 +14,7 @@ from torch.fx import _symbolic_trace
 
 import torchipu
 import torchipu.poptorch as poptorch
+from tests.releases import COMPILES_AT_ONCE
 from torchipu import backend
 
 
@@ -104,6 +105,7 @@ def assert_compiles_still() -> None:
     assert len(called) == 1
 
 
+@COMPILES_AT_ONCE
 @pytest.mark.filterwarnings("error:torch.compile is ignored")
 @pytest.mark.parametrize("jobs", [
     ["compile"] * 3, ["any size", "another backend"] * 2, list(DOORS),
@@ -115,6 +117,7 @@ def test_what_is_compiled_at_once_is_right_and_leaves_torch_as_it_was(jobs: list
     assert_compiles_still()
 
 
+@COMPILES_AT_ONCE
 @pytest.mark.filterwarnings("error:torch.compile is ignored")
 def test_compiled_functions_run_while_others_are_compiled() -> None:
     compiled = torch.compile(lambda x: (x * 3).relu(), backend="ipu", fullgraph=True)
@@ -196,6 +199,7 @@ print(sorted(done))
 """
 
 
+@COMPILES_AT_ONCE
 def test_threads_are_the_first_to_use_torchipu() -> None:
     made = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, timeout=300, check=False)
     assert made.stdout.strip() == "['compiled', 'compiled', 'pop', 'step', 'step']", made.stderr

@@ -38,12 +38,13 @@ def test_a_batch_is_torch_geometrics_with_padding_behind() -> None:
 
 def test_the_size_of_a_data_set_fits_every_batch_of_it() -> None:
     data = graphs(9)
-    size = FixedSizeOptions.from_dataset(data, batch_size=3)
+    size = FixedSizeOptions.from_dataset(data, batch_size=4)  # three, and one of padding
     collate = FixedSizeCollater(size)
     largest = sorted(data, key=lambda one: one.num_nodes)[-3:]
     for chosen in (largest, data[:3], data[3:4]):
         batch = collate(chosen)
         assert (batch.num_nodes, batch.num_edges, batch.num_graphs) == (size.num_nodes, size.num_edges, 4)
+    assert size.num_graphs == 4
     assert size.num_nodes == sum(one.num_nodes for one in largest) + 1
 
 
@@ -75,7 +76,7 @@ def test_nodes_and_edges_are_trimmed_from_the_last_graphs() -> None:
 
 def test_the_batches_of_a_call_lie_behind_one_another() -> None:
     data = graphs(4)
-    collate = FixedSizeCollater(FixedSizeOptions.from_dataset(data, 2))
+    collate = FixedSizeCollater(FixedSizeOptions.from_dataset(data, 3))
     whole = CombinedBatchingCollater(2, collate)(data)
     first, second = collate(data[:2]), collate(data[2:])
     torch.testing.assert_close(whole.edge_index, torch.cat([first.edge_index, second.edge_index]), rtol=0, atol=0)
@@ -101,7 +102,7 @@ def test_types_of_nodes_and_edges_are_padded_each() -> None:
     edges = batch["author", "writes", "paper"]
     assert int(edges.edges_mask.sum()) == 14
     assert edges.edge_index[:, 14:].T.tolist() == [[11, 9]] * 6
-    assert FixedSizeOptions.from_dataset(data, 2).num_nodes == {"paper": 10, "author": 12}
+    assert FixedSizeOptions.from_dataset(data, 3).num_nodes == {"paper": 10, "author": 12}
 
 
 def test_graphs_of_padding_have_the_values_that_are_asked_for() -> None:

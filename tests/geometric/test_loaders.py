@@ -60,7 +60,7 @@ def test_packing_puts_more_graphs_into_a_batch_than_padding_to_the_largest() -> 
 
 def test_a_call_has_the_batches_of_all_iterations() -> None:
     options = poptorch.Options().deviceIterations(3)
-    loader = FixedSizeDataLoader(numbered(12), 2, options=options)
+    loader = FixedSizeDataLoader(numbered(12), 3, options=options)
     batch = next(iter(loader))
     size = loader.fixed_size_options
     assert batch.x.shape == (3 * size.num_nodes, 4)
@@ -186,3 +186,34 @@ def test_neighbourhoods_have_one_size_and_their_nodes_first() -> None:
         real = batch.edge_index[:, batch.edges_mask]
         ends = {(int(batch.y[row]), int(batch.y[col])) for row, col in real.T}
         assert ends <= {tuple(edge) for edge in data.edge_index.T.tolist()}
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_the_number_of_graphs_counts_that_of_the_padding(batch_size: int) -> None:
+    loader = FixedSizeDataLoader(numbered(8), batch_size)
+    expected = max(batch_size, 2)
+    assert loader.fixed_size_options.num_graphs == expected
+    assert {(batch.num_graphs, int(batch.graphs_mask.sum())) for batch in loader} == {(expected, expected - 1)}
+
+
+class Summed(torch.nn.Module):
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return global_add_pool(x, index)
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_tensors_of_a_batch_tell_how_many_graphs_there_are_by_themselves(iterations: int) -> None:
+    # The last graphs of padding have no node: their number is the batch's, and not that of the values.
+    data = graphs(2 * iterations)
+    options = poptorch.Options().deviceIterations(iterations)
+    size = FixedSizeOptions(20, 60, 5)
+    batch = next(iter(FixedSizeDataLoader(data, 2, fixed_size_options=size, options=options)))
+    tensors = next(iter(CustomFixedSizeDataLoader(
+        data, 2, options=options,
+        collater=poptorch_geometric.TupleCollater(("x", "batch"), poptorch_geometric.FixedSizeCollater(size)),
+    )))
+    expected = torch.stack([one.x.double().sum(0) for one in data])
+    for x, index in ((batch.x, batch.batch), tensors):
+        sums = poptorch.inferenceModel(Summed(), options)(x, index)
+        assert sums.shape == (5 * iterations, 4)
+        torch.testing.assert_close(sums[batch.graphs_mask].double(), expected, rtol=1e-6, atol=1e-6)

@@ -83,7 +83,7 @@ class GPS(OfGraphs):
 
 
 def batch_of(count: int = 4) -> Any:
-    loader = poptorch_geometric.FixedSizeDataLoader(graphs(count), count)
+    loader = poptorch_geometric.FixedSizeDataLoader(graphs(count), count + 1)
     return next(iter(loader))
 
 
@@ -98,7 +98,7 @@ def test_a_model_of_graphs_learns(model_type: type[OfGraphs]) -> None:
     torch.manual_seed(0)
     options = poptorch.Options().deviceIterations(2)
     options.Training.gradientAccumulation(2)
-    loader = poptorch_geometric.FixedSizeDataLoader(graphs(16), 4, options=options)
+    loader = poptorch_geometric.FixedSizeDataLoader(graphs(16), 5, options=options)
     model = model_type()
     training = poptorch.trainingModel(model, options, poptorch.optim.Adam(model.parameters(), lr=0.03))
     losses = [float(training(batch)[1]) for _ in range(30) for batch in loader]
@@ -143,7 +143,7 @@ def molecules(count: int) -> Any:
     for number, one in enumerate(graphs(count)):
         atoms = torch.randint(1, 9, (one.num_nodes,), generator=torch.Generator().manual_seed(number))
         data.append(Data(z=atoms, pos=one.pos, y=torch.tensor([0.1 * number]), edge_index=one.edge_index[:, :1]))
-    return next(iter(poptorch_geometric.FixedSizeDataLoader(data, count)))
+    return next(iter(poptorch_geometric.FixedSizeDataLoader(data, count + 1)))
 
 
 def test_schnet_finds_its_neighbours_in_the_program() -> None:
@@ -153,6 +153,31 @@ def test_schnet_finds_its_neighbours_in_the_program() -> None:
     real = int(batch.nodes_mask.sum())
     batch.pos[real:] = 10.0 * torch.arange(1, 1 + batch.num_nodes - real)[:, None]
     check_step(Molecules(), batch, eager=Molecules(within_the_cutoff))
+
+
+@pytest.mark.parametrize("readout", ["add", "mean"])
+def test_the_readout_of_schnet_knows_the_molecules_of_tensors_given_by_themselves(readout: str) -> None:
+    class Energies(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = SchNet(WIDTH, WIDTH, 1, 6, cutoff=1.5, max_num_neighbors=12, readout=readout)
+
+        def forward(self, z: torch.Tensor, pos: torch.Tensor, index: torch.Tensor, y: torch.Tensor) -> Any:
+            energies = self.inner(z, pos, index).squeeze(-1)
+            real = len(y) - 1
+            return energies, torch.nn.functional.mse_loss(energies[:real], y[:real])
+
+    torch.manual_seed(0)
+    batch = molecules(3)
+    model = Energies()
+    judge = SchNet(
+        WIDTH, WIDTH, 1, 6, cutoff=1.5, max_num_neighbors=12, readout=readout, interaction_graph=within_the_cutoff
+    )
+    judge.load_state_dict(model.inner.state_dict())
+    expected = judge.double()(batch.z, batch.pos.double(), batch.batch).squeeze(-1)
+    training = poptorch.trainingModel(model, poptorch.Options(), poptorch.optim.SGD(model.parameters(), lr=0.1))
+    energies, _ = training(batch.z, batch.pos, batch.batch, batch.y)
+    torch.testing.assert_close(energies[:3].double(), expected[:3], rtol=1e-5, atol=1e-5)
 
 
 # ---------------------------------------------------------------------- knowledge graphs

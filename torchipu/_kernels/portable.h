@@ -184,18 +184,29 @@ TI_P __m128 _mm_max_ps(__m128 a, __m128 b) {
   return (__m128)((larger & (ti_four)a) | (~larger & (ti_four)b));
 }
 
-/* Lanes that change places; as there, most stay within their half of the vector. */
-TI_P __m256 _mm256_unpacklo_ps(__m256 a, __m256 b) { return __builtin_shuffle(a, b, (ti_words){0, 8, 1, 9, 4, 12, 5, 13}); }
-TI_P __m256 _mm256_unpackhi_ps(__m256 a, __m256 b) { return __builtin_shuffle(a, b, (ti_words){2, 10, 3, 11, 6, 14, 7, 15}); }
-#define _mm256_shuffle_ps(a, b, c) \
-  __builtin_shuffle((__m256)(a), (__m256)(b), (ti_words){(c) & 3, (c) >> 2 & 3, 8 + ((c) >> 4 & 3), 8 + ((c) >> 6 & 3), \
-                    4 + ((c) & 3), 4 + ((c) >> 2 & 3), 12 + ((c) >> 4 & 3), 12 + ((c) >> 6 & 3)})
+/* Lanes that change places; as there, most stay within their half of the vector. GCC before 12 has no shufflevector, and
+ * Clang no shuffle. */
+#ifdef __clang__
+#define TI_PICKED(type, words, a, b, ...) __builtin_shufflevector((type)(a), (type)(b), __VA_ARGS__)
+TI_P __m256 _mm256_permutevar8x32_ps(__m256 a, __m256i c) {
+  __m256 v;
+  for (int i = 0; i < 8; i++) v[i] = a[((ti_words)c)[i] & 7];
+  return v;
+}
+#else
+#define TI_PICKED(type, words, a, b, ...) __builtin_shuffle((type)(a), (type)(b), (words){__VA_ARGS__})
 TI_P __m256 _mm256_permutevar8x32_ps(__m256 a, __m256i c) { return __builtin_shuffle(a, (ti_words)c); }
+#endif
+TI_P __m256 _mm256_unpacklo_ps(__m256 a, __m256 b) { return TI_PICKED(__m256, ti_words, a, b, 0, 8, 1, 9, 4, 12, 5, 13); }
+TI_P __m256 _mm256_unpackhi_ps(__m256 a, __m256 b) { return TI_PICKED(__m256, ti_words, a, b, 2, 10, 3, 11, 6, 14, 7, 15); }
+#define _mm256_shuffle_ps(a, b, c) \
+  TI_PICKED(__m256, ti_words, a, b, (c) & 3, (c) >> 2 & 3, 8 + ((c) >> 4 & 3), 8 + ((c) >> 6 & 3), 4 + ((c) & 3), \
+            4 + ((c) >> 2 & 3), 12 + ((c) >> 4 & 3), 12 + ((c) >> 6 & 3))
 #define _mm256_permute2f128_ps(a, b, c) \
-  __builtin_shuffle((__m256)(a), (__m256)(b), (ti_words){4 * ((c) & 3), 4 * ((c) & 3) + 1, 4 * ((c) & 3) + 2, 4 * ((c) & 3) + 3, \
-                    4 * ((c) >> 4 & 3), 4 * ((c) >> 4 & 3) + 1, 4 * ((c) >> 4 & 3) + 2, 4 * ((c) >> 4 & 3) + 3})
+  TI_PICKED(__m256, ti_words, a, b, 4 * ((c) & 3), 4 * ((c) & 3) + 1, 4 * ((c) & 3) + 2, 4 * ((c) & 3) + 3, \
+            4 * ((c) >> 4 & 3), 4 * ((c) >> 4 & 3) + 1, 4 * ((c) >> 4 & 3) + 2, 4 * ((c) >> 4 & 3) + 3)
 #define _mm256_permute4x64_pd(a, c) \
-  __builtin_shuffle((__m256d)(a), (__m256i){(c) & 3, (c) >> 2 & 3, (c) >> 4 & 3, (c) >> 6 & 3})
+  TI_PICKED(__m256d, __m256i, a, a, (c) & 3, (c) >> 2 & 3, (c) >> 4 & 3, (c) >> 6 & 3)
 TI_P __m128 _mm_movehl_ps(__m128 a, __m128 b) { return (__m128){b[2], b[3], a[2], a[3]}; }
 TI_P __m128 _mm_movehdup_ps(__m128 a) { return (__m128){a[1], a[1], a[3], a[3]}; }
 TI_P __m128i _mm_packs_epi32(__m128i a, __m128i b) {

@@ -227,7 +227,7 @@ def export(
         )
         graph_module = without_complex(joint.graph_module)
     _drop_dead(graph_module)
-    names = _canonical_names(module)
+    names = _canonical_names(module, results)
     placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
     given = [_given(node, names, results) for node in placeholders]
     imported = import_graph(graph_module, name=name, given=given, strict_ops=strict_ops)
@@ -306,14 +306,27 @@ def _drop_dead(module: GraphModule) -> None:
     )
 
 
-def _canonical_names(module: torch.nn.Module) -> dict[str, str]:
-    """Map every name of a parameter or buffer to the first name of the same tensor."""
+def _canonical_names(module: torch.nn.Module, results: Any) -> dict[str, str]:
+    """Map every name of a parameter or buffer to the first name of the same tensor.
+
+    Args:
+        module: The model.
+        results: What calls it; Dynamo may have given it names of its own, as before torch 2.11 to those of a module
+            whose forward is not its class's.
+    """
     first: dict[int, str] = {}
     names: dict[str, str] = {}
-    for members in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
-        for name, tensor in members:
-            names[name] = first.setdefault(id(tensor), name)
+    for name, tensor in _members(module):
+        names[name] = first.setdefault(id(tensor), name)
+    for name, tensor in _members(results):
+        if id(tensor) in first:
+            names.setdefault(_inner(name), first[id(tensor)])
     return names
+
+
+def _members(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
 
 
 def _given(node: Node, names: Mapping[str, str], results: Results) -> Given:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node, traceback
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -87,7 +88,8 @@ def _in_parts(module: GraphModule) -> GraphModule:
         with traceback.preserve_node_meta():
             return _Parts(module, constants).run(*values, enable_io_processing=False)
 
-    with torch.no_grad(), mode:
+    # The mode is this graph's own: torch 2.10 refuses one beside that of whoever is tracing.
+    with torch.no_grad(), tracing(None), mode:
         made: GraphModule = make_fx(run, tracing_mode="real")(*given)
     _keep_marks(module, made)
     return made

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.nn.attention import flex_attention as torch_flex
 
 from torchipu.capture.block_sparsity import Section, Span, sections
@@ -110,7 +111,12 @@ def _of_every_score(
     for axis in reversed(range(_AXES)):
         mapped = tuple(0 if place == axis else None for place in range(_AXES))
         function = torch.vmap(function, (*leading, *mapped, *(None for _ in buffers)))
-    return function
+
+    def of_all(*args: Any) -> Tensor:
+        with TransformGetItemToIndex():  # ``table[h]`` of a number that vmap holds asks it for its value otherwise
+            return function(*args)
+
+    return of_all
 
 
 def _laid_out_as(result: Tensor, query: Tensor) -> Tensor:

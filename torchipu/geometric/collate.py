@@ -10,6 +10,7 @@ from torch_geometric.data import Batch, HeteroData
 from torch_geometric.data.data import BaseData
 
 from torchipu.geometric.fixed_size_options import FixedSizeOptions
+from torchipu.geometric.known_sizes import note_sizes
 from torchipu.geometric.padding import GRAPH, kinds_of, padding_graph
 from torchipu.geometric.trimming import trim_edges, trim_nodes
 from torchipu.poptorch.data.samplers import concatenate
@@ -76,6 +77,7 @@ class FixedSizeCollater:
         if self.add_masks_to_batch:
             self._add_masks(batch, len(data_list), nodes, edges)
         self._check(batch, kinds)
+        note_sizes(batch)
         return batch
 
     def _within_size(self, graphs: list[BaseData]) -> list[BaseData]:

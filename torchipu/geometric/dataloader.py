@@ -76,10 +76,12 @@ class FixedSizeDataLoader(CustomFixedSizeDataLoader):
 
     Args:
         dataset: Graphs.
-        batch_size: Graphs of a batch; at most one fewer than ``fixed_size_options`` has room for.
+        batch_size: Graphs of a batch, with that of the padding where ``fixed_size_options`` has room for no more: a
+            batch has at most one real graph fewer than its ``num_graphs``.
         shuffle: Whether to shuffle before each epoch.
         batch_sampler: Yields the graphs of each batch, instead of ``batch_size`` and ``shuffle``.
-        fixed_size_options: Size of a batch; None for one that every batch of ``batch_size`` graphs fits.
+        fixed_size_options: Size of a batch; None for that of
+            ``FixedSizeOptions.from_dataset(dataset, batch_size)``.
         fixed_size_strategy: Whether batches have as many graphs each, or as many as fit.
         over_size_strategy: What becomes of batches that are too large.
         add_pad_masks: Add ``nodes_mask``, ``edges_mask`` and ``graphs_mask``, true where there is no padding.

@@ -90,11 +90,11 @@ class FixedSizeOptions:
         cls, dataset: Sequence[BaseData], batch_size: int, sample_limit: int | None = None,
         progress_bar: bool | None = None,
     ) -> Self:
-        """Return a size that every batch of a data set fits, whichever graphs it is made of.
+        """Return the least size that every batch of a data set fits, whichever graphs it is made of.
 
         Args:
             dataset: Graphs.
-            batch_size: Graphs of a batch, without that of the padding.
+            batch_size: Graphs of a batch, with that of the padding, as `num_graphs` counts them.
             sample_limit: Look at that many graphs only; None for all.
             progress_bar: Taken as PopTorch Geometric does; nothing is shown.
         """
@@ -103,8 +103,9 @@ class FixedSizeOptions:
         sizes = [_sizes(dataset[index]) for index in range(count)]
         if not sizes:
             raise ValueError("FixedSizeOptions.from_dataset: the data set is empty")
-        nodes, edges = (_largest([one[end] for one in sizes], batch_size) for end in (0, 1))
-        return cls._of(nodes, edges, batch_size + 1)
+        num_graphs = max(batch_size, 2)
+        nodes, edges = (_largest([one[end] for one in sizes], num_graphs - 1) for end in (0, 1))
+        return cls._of(nodes, edges, num_graphs)
 
     @classmethod
     def from_loader(cls, loader: Iterable[BaseData], sample_limit: int | None = None) -> Self:

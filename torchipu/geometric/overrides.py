@@ -18,7 +18,16 @@ import torch_geometric.utils
 from torch_geometric.nn.aggr import Aggregation, SumAggregation
 
 from torchipu import poptorch
-from torchipu.geometric import attention, kinds_of_nodes, neighbours, relations, self_loops
+from torchipu.geometric import (
+    attention,
+    kinds_of_nodes,
+    negative_edges,
+    neighbours,
+    path_counts,
+    refusals,
+    relations,
+    self_loops,
+)
 from torchipu.geometric.known_sizes import known_count
 from torchipu.geometric.void_edges import taken_void, watch_layers
 from torchipu.poptorch.poptorch_core import createPoptorchError
@@ -54,18 +63,20 @@ def override() -> None:
     in_modules, everywhere = self_loops.replacements()
     for module, name, made in in_modules:
         _method(importlib.import_module(f"torch_geometric.{module}"), name, made)
-    for owner, name, made in [*relations.methods(), *kinds_of_nodes.methods()]:
-        _method(owner, name, made)
+    for methods in (relations, kinds_of_nodes, negative_edges, refusals):
+        for owner, name, made in methods.methods():
+            _method(owner, name, made)
     _method(Aggregation, "__call__", _aggregate)
     _method(Aggregation, "assert_sorted_index", _assert_sorted_index)
     _method(torch_geometric.nn.GPSConv, "forward", attention.attend)
+    _method(torch_geometric.nn.PANConv, "forward", path_counts.convolve)
     for norm in (torch_geometric.nn.GraphNorm, torch_geometric.nn.InstanceNorm, torch_geometric.nn.LayerNorm):
         _method(norm, "forward", _normalise)
     _everywhere({
         utils.num_nodes.maybe_num_nodes: _maybe_num_nodes, utils.scatter: _scatter, utils.segment: _segment,
         utils.softmax: _softmax, utils.to_dense_batch: _to_dense_batch,
-        torch_geometric.nn.knn_graph: neighbours.knn_graph, torch_geometric.nn.radius_graph: neighbours.radius_graph,
-        **everywhere, **relations.functions(),
+        **everywhere, **relations.functions(), **neighbours.functions(), **negative_edges.functions(),
+        **refusals.functions(),
     })
 
 

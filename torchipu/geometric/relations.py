@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,15 +11,24 @@ import torch
 import torch_geometric.nn
 import torch_geometric.nn.conv.cheb_conv as cheb_conv
 import torch_geometric.utils
-from torch_geometric.nn.pool.select import SelectTopK
 from torch_geometric.utils import scatter
 
-from torchipu.geometric.known_sizes import known_count
+from torchipu.geometric.known_sizes import known_count, note_count
 from torchipu.geometric.void_edges import mark_void, void_of
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 Replacement = Callable[..., Any]
 """Takes the original and its arguments."""
+
+
+class _Relations(threading.local):
+    """Within which relations the layer at work in this thread normalises its scores."""
+
+    of_edges: torch.Tensor | None = None
+    number: int = 1
+
+
+_relations = _Relations()
 
 
 def methods() -> list[tuple[Any, str, Replacement]]:
@@ -29,8 +40,9 @@ def methods() -> list[tuple[Any, str, Replacement]]:
         (torch_geometric.nn.RGATConv, "message", _attended_within_relation),
         (torch_geometric.nn.ClusterGCNConv, "forward", _cluster_gcn),
         (torch_geometric.nn.HypergraphConv, "forward", _refuse_hyperedges),
-        (SelectTopK, "forward", _refuse_selection),
-        (torch_geometric.nn.ASAPooling, "forward", _refuse_selection),
+        (torch_geometric.nn.EGConv, "forward", _counted),
+        (torch_geometric.nn.LabelPropagation, "forward", _propagated),
+        (importlib.import_module("torch_geometric.nn.conv.rgat_conv"), "softmax", _softmax_of_relation),
     ]
 
 
@@ -159,20 +171,24 @@ def _attended_within_relation(
     """`RGATConv.message`, whose scores add up to one over the edges of a relation that end in a node."""
     if self.attention_mechanism != "within-relation":
         return original(self, x_i, x_j, edge_type, edge_attr, index, ptr, size_i)
-    if self.mod in ("scaled", "f-scaled"):
-        raise createPoptorchError(
-            f"RGATConv: mod={self.mod!r} with attention_mechanism='within-relation' has sizes that values tell; use "
-            "'across-relation', or mod='additive'"
-        )
-    assert size_i is not None
+    _relations.of_edges, _relations.number = edge_type, self.num_relations
     self.attention_mechanism = "across-relation"
     try:
-        return original(
-            self, x_i, x_j, edge_type, edge_attr, index * self.num_relations + edge_type, None,
-            size_i * self.num_relations,
-        )
+        return original(self, x_i, x_j, edge_type, edge_attr, index, None, size_i)
     finally:
         self.attention_mechanism = "within-relation"
+        _relations.of_edges = None
+
+
+def _softmax_of_relation(
+    original: Callable[..., Any], src: torch.Tensor, index: torch.Tensor, ptr: Any = None, num_nodes: int | None = None,
+) -> torch.Tensor:
+    """Normalise the scores of a relation's edges that end in a node, where `RGATConv` asks for that."""
+    if _relations.of_edges is None:
+        return original(src, index, ptr, num_nodes)
+    assert num_nodes is not None
+    groups = index * _relations.number + _relations.of_edges
+    return original(src, groups, None, num_nodes * _relations.number)
 
 
 # ---------------------------------------------------------------------- others
@@ -206,8 +222,28 @@ def _refuse_hyperedges(
     return original(self, x, hyperedge_index, *args, **kwargs)
 
 
-def _refuse_selection(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    raise createPoptorchError(
-        f"{type(self).__name__}: how many nodes and edges it leaves is not known before the program runs. Weigh nodes "
-        "by their scores instead and keep them all, or pool whole graphs, with global_add_pool and its relatives"
-    )
+def _counted(original: Callable[..., Any], self: Any, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    """`EGConv.forward`, which asks its edges for the number of nodes."""
+    if isinstance(edge_index, torch.Tensor):
+        note_count(edge_index, x.size(self.node_dim))
+    result: torch.Tensor = original(self, x, edge_index)
+    return result
+
+
+def _propagated(
+    original: Callable[..., Any], self: Any, y: torch.Tensor, edge_index: torch.Tensor,
+    mask: torch.Tensor | None = None, *args: Any, **kwargs: Any,
+) -> torch.Tensor:
+    """`LabelPropagation.forward`, with zeros for the labels that a mask leaves out."""
+    if y.dtype == torch.long and y.size(0) == y.numel():
+        num_classes = known_count(y)
+        if num_classes is None:
+            raise createPoptorchError(
+                "LabelPropagation: how many classes there are is not known before the program runs. Give labels as "
+                "torch.nn.functional.one_hot(y, num_classes)"
+            )
+        y = torch_geometric.utils.one_hot(y.view(-1), num_classes)
+    if mask is not None and mask.dtype == torch.bool:
+        y, mask = torch.where(mask.view(-1, *[1] * (y.dim() - 1)), y, 0), None
+    result: torch.Tensor = original(self, y, edge_index, mask, *args, **kwargs)
+    return result

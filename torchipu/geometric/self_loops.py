@@ -10,11 +10,13 @@ import torch_geometric.nn.conv.gcn_conv as gcn_conv
 import torch_geometric.utils
 from torch_geometric.utils import scatter
 
-from torchipu.geometric.void_edges import mark_void, void_of
+from torchipu.geometric.known_sizes import known_count
+from torchipu.geometric.void_edges import mark_void, void_of, weightless_of
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 LAYERS = (
     "agnn_conv", "feast_conv", "gat_conv", "gatv2_conv", "point_conv", "point_transformer_conv", "ppf_conv",
+    "supergat_conv",
 )
 """Modules of layers that use their edges for messages alone: those that mean nothing can be skipped."""
 Edges = tuple[torch.Tensor, torch.Tensor | None]
@@ -27,6 +29,7 @@ def replacements() -> tuple[list[tuple[str, str, Replacement]], dict[Callable[..
     # A weight of zero takes an edge out of everything that is computed from weights.
     in_modules: list[tuple[str, str, Replacement]] = [
         ("nn.conv.gcn_conv", "add_remaining_self_loops", _add_remaining_self_loops),
+        ("nn.conv.eg_conv", "add_remaining_self_loops", _add_remaining_as_void),
         ("utils.laplacian", "remove_self_loops", _remove_by_weight),
     ]
     for layer in LAYERS:
@@ -56,9 +59,24 @@ def _is_loop(edge_index: torch.Tensor) -> torch.Tensor:
 # ---------------------------------------------------------------------- by weight
 def _gcn_norm(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Normalise, with weights in the type of the features although those of self-loops have been made before."""
+    edges = args[0] if args else kwargs["edge_index"]
+    void = void_of(edges) if isinstance(edges, torch.Tensor) else None
+    if void is not None:
+        args, kwargs = _without_void(edges, void, *args, **kwargs)
     edge_index, weight = original(*args, **kwargs)
     dtype = kwargs.get("dtype", args[6] if len(args) > 6 else None)
     return edge_index, weight if weight is None or dtype is None else weight.to(dtype)
+
+
+def _without_void(
+    edges: torch.Tensor, void: torch.Tensor, edge_index: Any, edge_weight: Any = None, num_nodes: Any = None,
+    *args: Any, **kwargs: Any,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments of `gcn_norm` with a weight of zero for edges that mean nothing, which then need no mark."""
+    weight = torch.ones(edges.shape[1], device=edges.device) if edge_weight is None else edge_weight
+    made = edges.clone()
+    mark_void(made, void, is_weightless=True)
+    return (made, weight.masked_fill(void, 0), num_nodes, *args), kwargs
 
 
 def _add_remaining_self_loops(
@@ -68,15 +86,19 @@ def _add_remaining_self_loops(
     """Add a self-loop to each node, with the weight of the one that it has, whose own weight becomes zero."""
     assert num_nodes is not None
     is_loop = _is_loop(edge_index)
+    weightless = weightless_of(edge_index)
     fill = 1.0 if fill_value is None else fill_value
     if edge_attr is None:
         # Without weights gcn_norm gives every edge one, whatever it asked the self-loops to be filled with.
         edge_attr, fill = torch.ones(edge_index.shape[1], device=edge_index.device), 1.0
     loops = torch.full((num_nodes + 1,), fill, dtype=edge_attr.dtype, device=edge_index.device)
-    loops = loops.scatter(0, torch.where(is_loop, edge_index[0], num_nodes), edge_attr)[:num_nodes]
+    # A self-loop that means nothing has no weight to keep.
+    kept = is_loop if weightless is None else is_loop & ~weightless
+    loops = loops.scatter(0, torch.where(kept, edge_index[0], num_nodes), edge_attr)[:num_nodes]
     weights = torch.cat([edge_attr.masked_fill(is_loop, 0), loops])
     made = _with_loops(edge_index, num_nodes)
-    mark_void(made, torch.cat([is_loop, torch.zeros_like(loops, dtype=torch.bool)]), is_weightless=True)
+    weightless = is_loop if weightless is None else is_loop | weightless
+    mark_void(made, torch.cat([weightless, torch.zeros_like(loops, dtype=torch.bool)]), is_weightless=True)
     return made, weights
 
 
@@ -90,12 +112,27 @@ def _remove_by_weight(
 
 
 # ---------------------------------------------------------------------- as edges that mean nothing
+def _add_remaining_as_void(original: Callable[..., Any], edge_index: torch.Tensor) -> Edges:
+    """Add a self-loop to each node behind those of the graph, which mean nothing.
+
+    Without a number of nodes torch_geometric gives none to those behind the last that has an edge.
+    """
+    num_nodes = known_count(edge_index)
+    if num_nodes is None:
+        return _refused(original)
+    void, is_loop = void_of(edge_index), _is_loop(edge_index)
+    made = _with_loops(edge_index, num_nodes)
+    behind = torch.arange(num_nodes, device=edge_index.device) > edge_index.max()
+    mark_void(made, torch.cat([is_loop if void is None else void | is_loop, behind]))
+    return made, None
+
+
 def _remove_as_void(
     original: Callable[..., Any], edge_index: torch.Tensor, edge_attr: torch.Tensor | None = None
 ) -> Edges:
     """Mark self-loops as edges that mean nothing."""
-    kept = edge_index.clone()
-    mark_void(kept, _is_loop(edge_index))
+    kept, void, is_loop = edge_index.clone(), void_of(edge_index), _is_loop(edge_index)
+    mark_void(kept, is_loop if void is None else void | is_loop)
     return kept, edge_attr
 
 

@@ -10,9 +10,10 @@ import torch
 from torch_geometric.data import Batch, Data, HeteroData, TemporalData
 from torch_geometric.data.data import BaseData
 
-from torchipu.geometric.known_sizes import note_sizes
+from torchipu.geometric.known_sizes import note_sizes, takes_its_place
 from torchipu.poptorch.arguments.structure import (
     ICustomArgParser,
+    followTensors,
     registerCustomArgParser,
     tensors_in,
     with_tensors,
@@ -43,3 +44,4 @@ def registerCustomArgParsers() -> None:
     parser = PyGArgsParser()
     for kind in (Data, HeteroData, TemporalData, Batch):
         registerCustomArgParser(kind, parser)
+    followTensors(takes_its_place)

@@ -48,6 +48,11 @@ def void_of(edge_index: torch.Tensor) -> torch.Tensor | None:
     return _VOID.get(edge_index)
 
 
+def weightless_of(edge_index: torch.Tensor) -> torch.Tensor | None:
+    """Return which of a graph's edges have a weight of zero because they mean nothing ``[E]``, or None."""
+    return _WEIGHTLESS.get(edge_index)
+
+
 def watch_layers() -> None:
     """Let layers of message passing tell along which graph they send."""
     original = MessagePassing._check_input

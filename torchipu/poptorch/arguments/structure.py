@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -47,6 +47,26 @@ def registerCustomArgParser(arg_type: type, arg_parser: ICustomArgParser | None)
     _PARSERS[arg_type] = arg_parser
 
 
+_FOLLOWERS: list[Callable[[torch.Tensor, Any], None]] = []
+
+
+def followTensors(follower: Callable[[torch.Tensor, Any], None]) -> None:
+    """Let a function know of each tensor of an argument, result or batch and of what takes its place.
+
+    Args:
+        follower: Called with the tensor and with its stand-in at capture, or the rows of several batches.
+    """
+    if follower not in _FOLLOWERS:
+        _FOLLOWERS.append(follower)
+
+
+def take_the_place(tensor: torch.Tensor, made: Any) -> Any:
+    """Return what takes the place of a tensor, once those who asked for it know."""
+    for follower in _FOLLOWERS:
+        follower(tensor, made)
+    return made
+
+
 def registered() -> dict[type, ICustomArgParser]:
     """Return the parsers by class, for instance to give them to another process."""
     return dict(_PARSERS)
@@ -77,7 +97,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 def with_tensors(value: Any, tensors: Iterator[Any]) -> Any:
     """Return a nested value like another one, its tensors replaced by those of an iterator."""
     if isinstance(value, torch.Tensor):
-        return next(tensors)
+        return take_the_place(value, next(tensors))
     if (parser := parser_of(value)) is not None:
         return parser.reconstruct(value, tensors)
     if isinstance(value, tuple):

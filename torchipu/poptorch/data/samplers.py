@@ -148,7 +148,7 @@ def concatenate(batches: list[Any]) -> Any:
     """
     first = batches[0]
     if isinstance(first, torch.Tensor):
-        return torch.cat(batches)
+        return structure.take_the_place(first, torch.cat(batches))
     if isinstance(first, dict):
         return type(first)((key, concatenate([batch[key] for batch in batches])) for key in first)
     if isinstance(first, (tuple, list)):

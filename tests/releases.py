@@ -1,0 +1,22 @@
+"""Releases of torch that do something else than the newest: what tests leave out with them, and why."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def not_before(release: tuple[int, int], reason: str) -> pytest.MarkDecorator:
+    """Return a mark that leaves a test out with releases of torch before one that it ran with.
+
+    Args:
+        release: That one.
+        reason: What earlier ones do.
+    """
+    return pytest.mark.skipif(release > RELEASE, reason=f"torch {torch.__version__}: {reason}")
+
+
+COMPILES_AT_ONCE = not_before((2, 11), "its Dynamo fails, or ends the process, where several threads compile at once")
+WRITES_IN_BRANCHES = not_before((2, 11), "it refuses branches that write, with words of its own")
