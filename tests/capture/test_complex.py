@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import torchipu
 import torchipu.poptorch as poptorch
 from tests.opinfo.doors import directly
-from torchipu.capture.fourier import DIRECT, real_of_half, transform
+from torchipu.capture.fourier import DIRECT, DIRECT_REAL, half_of_real, real_of_half, transform
 from torchipu.errors import UnsupportedOpError
 from torchipu.report.recorder import recording
 
@@ -37,6 +37,23 @@ def test_a_half_of_a_spectrum_gives_real_values(length: int) -> None:
     half = torch.randn(3, length // 2 + 1, dtype=torch.complex128)
     expected = torch.fft.irfft(half, n=length, norm="forward")
     torch.testing.assert_close(real_of_half((half.real, half.imag), 1, length), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 64, 360, DIRECT_REAL + 1, DIRECT_REAL + 2])
+def test_what_is_known_of_zeros_and_of_what_is_read_changes_no_value(length: int) -> None:
+    value, given, kept = torch.randn(3, length, dtype=torch.complex128), (length + 3) // 4, (length + 2) // 4
+    value[:, given:] = 0
+    found = torch.complex(*half_of_real(value.real[:, :given], 1, length, kept))
+    torch.testing.assert_close(found, torch.fft.rfft(value.real)[:, :kept], rtol=1e-9, atol=1e-9)
+    few = value[:, :given]
+    parts = few.real, few.imag
+    found = real_of_half(parts, 1, length)
+    torch.testing.assert_close(found, torch.fft.irfft(few, n=length, norm="forward"), rtol=1e-9, atol=1e-9)
+    for to_real in (False, True):
+        real, imaginary = transform(parts, [1], 1, {1: length}, to_real=to_real)
+        expected = torch.fft.ifft(value, norm="forward")
+        torch.testing.assert_close(real, expected.real, rtol=1e-9, atol=1e-9)
+        assert to_real or torch.allclose(imaginary, expected.imag, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("length", [1, 7])
@@ -105,6 +122,15 @@ TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "reflected": lambda x: F.pad(x, (3, 2), mode="reflect") + F.pad(x, (2, 3), mode="replicate"),
     "strided copy": lambda x: torch.as_strided_copy(x, (3, 4), (12, 2)) * 2,
     "norm": lambda x: torch.linalg.norm(x[0]) + torch.var(x),
+    "convolved": lambda x: torch.fft.irfft(torch.fft.rfft(x.real, n=24) * torch.fft.rfft(x.imag, n=24), n=24)[..., :12],
+    "first frequencies": lambda x: torch.fft.rfft(x.real)[..., :3] + torch.fft.rfft(x.imag, 17, norm="ortho")[..., :3],
+    "later frequencies": lambda x: torch.fft.rfft(x.real)[:, :3, 2:6:2] + torch.fft.rfft(x.real, dim=1)[..., :2],
+    "few frequencies": lambda x: torch.fft.irfft(x[..., :3], n=13) + torch.fft.irfft(F.pad(x[..., :2], (0, 9)), n=13),
+    "frequencies and their sum": lambda x: torch.fft.rfft(x.real)[..., :3] + torch.fft.rfft(x.real).sum(),
+    "padded in front": lambda x: torch.fft.rfft(F.pad(x.real, (3, 0))) + torch.fft.rfft(F.pad(x.real, (1, 2))),
+    "padded with ones": lambda x: torch.fft.rfft(F.pad(x.real, (0, 3), value=1.0)),
+    "padded in two dimensions": lambda x: torch.fft.rfft2(x.real, s=(6, 16)) + torch.fft.fft2(x.real, s=(6, 9)),
+    "padded rows": lambda x: torch.fft.rfft(F.pad(x.real, (0, 0, 0, 3)), dim=1)[:, :4] + torch.fft.fft(x, n=4, dim=1),
 }
 
 

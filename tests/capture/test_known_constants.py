@@ -123,3 +123,13 @@ def test_what_is_written_with_unknown_values_is_known_no_longer() -> None:
 def test_what_is_drawn_is_not_known(make: Callable[[], Tensor]) -> None:
     with pytest.raises(Exception, match=r"[Dd]ata.dependent"):
         InferenceStep(Applying(lambda y: y if make() > 2 else -y))(X)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (300,), (2, 400)])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, None])
+def test_an_identity_of_any_size_is_a_constant(sizes: tuple[int, ...], dtype: torch.dtype | None) -> None:
+    def masked(x: Tensor) -> Tensor:
+        return torch.where(torch.eye(*sizes, dtype=dtype) > 0, x, 2 * x)
+
+    x = torch.randn(sizes[0], sizes[-1])
+    assert torch.equal(torch.compile(masked, backend="ipu", fullgraph=True)(x), masked(x))

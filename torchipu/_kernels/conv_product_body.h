@@ -10,7 +10,7 @@
 
 #ifndef TORCHIPU_CONV_PRODUCT
 #define TORCHIPU_CONV_PRODUCT
-enum { TI_RUNS = 4, TI_AHEAD = 36 /* summands that weights are fetched ahead */ };
+enum { TI_RUNS = 4, TI_AHEAD = 36 /* summands that weights are fetched ahead */, TI_SHIFTS = 1024 /* taps */ };
 /* Where the lanes of a vector come from. A run is a stretch of lanes whose elements lie `step` apart: lane l is read at
  * x[index[run] + l * step]. With more than TI_RUNS runs, each lane has an index of its own. */
 typedef struct {
@@ -66,6 +66,24 @@ static int FN(find_sources)(const grid *g, const grid_tap *taps, int64_t count, 
   return most;
 }
 
+/* Where the taps of lanes are read: tap t of vector v of a panel at x + by[t], from sources[panel * each + t * next + v]. */
+typedef struct { const ti_source *sources; const int64_t *by; int64_t each, next; int most; } FN(reach);
+
+/* Finds what `panels` panels from lane q0 meet. Where no window reaches beyond its image, all taps see the same lanes, so
+ * many elements apart, and these are found once. `by` has room for TI_SHIFTS. */
+static FN(reach) FN(find_reach)(const grid *g, const grid_tap *taps, int64_t count, int64_t q0, int64_t panels, ti_source *table, int64_t *by) {
+  int is_inside = count <= TI_SHIFTS;
+  for (int64_t t = 0; t < count && is_inside; t++) {
+    is_inside = taps[t].row >= 0 && taps[t].row + (g->gh - 1) * g->sh < g->h && taps[t].column >= 0 && taps[t].column + (g->gw - 1) * g->sw < g->w;
+    by[t] = taps[t].row * g->w + taps[t].column;
+  }
+  const grid_tap none = {0};
+  FN(reach) found = {.sources = table, .by = is_inside ? by : NULL, .next = is_inside ? 0 : FN(WIDE)};
+  found.each = is_inside ? FN(WIDE) : count * FN(WIDE);
+  found.most = FN(find_sources)(g, is_inside ? &none : taps, is_inside ? 1 : count, q0, panels, table);
+  return found;
+}
+
 /* One vector, lanes without a source 0. `most` bounds the runs. */
 TI_INLINE VF FN(fetch)(const ti_source *s, const float *x, const int64_t step, const int most) {
 #if VL == 16
@@ -106,23 +124,23 @@ TI_INLINE VF FN(fetch)(const ti_source *s, const float *x, const int64_t step, c
 
 /* The rows of summands (channel, tap) of `panels` panels, `pitch` floats apart, for `channels` channels from x. Panels
  * run within a channel, so that planes are read along their rows. */
-TI_INLINE void FN(columns_of)(const ti_source *table, int64_t taps, int64_t panels, int64_t pitch, const float *x, int64_t plane, int64_t channels,
+TI_INLINE void FN(columns_of)(const FN(reach) *from, int64_t taps, int64_t panels, int64_t pitch, const float *x, int64_t plane, int64_t channels,
                               const int64_t step, const int most, float *d) {
-  for (int64_t c = 0; c < channels; c++, x += plane, d += taps * TI_LANES) {
-    const ti_source *from = table;
+  for (int64_t c = 0; c < channels; c++, x += plane, d += taps * TI_LANES)
     for (int64_t p = 0; p < panels; p++) {
+      const ti_source *s = from->sources + p * from->each;
       float *to = d + p * pitch;
-      for (int64_t s = 0; s < taps * FN(WIDE); s++, to += VL, from++) FN(store)(to, FN(fetch)(from, x, step, most));
+      for (int64_t t = 0; t < taps; t++, s += from->next)
+        for (int v = 0; v < FN(WIDE); v++, to += VL) FN(store)(to, FN(fetch)(s + v, x + (from->by ? from->by[t] : 0), step, most));
     }
-  }
 }
-static void FN(columns)(const ti_source *table, int64_t taps, int64_t panels, int64_t pitch, const float *x, int64_t plane, int64_t channels,
-                        int64_t step, int most, float *d) {
-  if (step == 1 && most <= 1) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 1, 1, d);
-  else if (step == 1 && most <= 2) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 1, 2, d);
-  else if (step == 1 && most <= TI_RUNS) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 1, TI_RUNS, d);
-  else if (step == 2 && most <= TI_RUNS) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 2, TI_RUNS, d);
-  else FN(columns_of)(table, taps, panels, pitch, x, plane, channels, step, TI_RUNS + 1, d);
+static void FN(columns)(const FN(reach) *from, int64_t taps, int64_t panels, int64_t pitch, const float *x, int64_t plane, int64_t channels,
+                        int64_t step, float *d) {
+  if (step == 1 && from->most <= 1) FN(columns_of)(from, taps, panels, pitch, x, plane, channels, 1, 1, d);
+  else if (step == 1 && from->most <= 2) FN(columns_of)(from, taps, panels, pitch, x, plane, channels, 1, 2, d);
+  else if (step == 1 && from->most <= TI_RUNS) FN(columns_of)(from, taps, panels, pitch, x, plane, channels, 1, TI_RUNS, d);
+  else if (step == 2 && from->most <= TI_RUNS) FN(columns_of)(from, taps, panels, pitch, x, plane, channels, 2, TI_RUNS, d);
+  else FN(columns_of)(from, taps, panels, pitch, x, plane, channels, step, TI_RUNS + 1, d);
 }
 
 /* C[mr x 32] = A B, or += : A(i, k) = a[i * as + k], or a[i * as + offsets[k]], or packed a[k * mr + i]; B [k][32]. The
@@ -310,6 +328,7 @@ TI_KERNEL(conv_product) {
   float *packed = shift + ti_ceil(most_rows, 16) * 16;
   int32_t *offsets = (int32_t *)(packed + (order == TI_ORDER_PACKED ? most_rows * depth : 0));
   ti_source *sources = (ti_source *)(offsets + ti_ceil(depth, 16) * 16), *targets = sources + most_panels * taps * FN(WIDE);
+  int64_t by[TI_SHIFTS];
   for (int64_t k = 0; k < depth; k++) offsets[k] = (int32_t)(k / taps * channel + list[k % taps].weight);
   for (int64_t item = begin; item < end; item++) {
     const int64_t m0 = item % shares * most_rows, q0 = item / shares % parts * most_panels * TI_LANES, group = item / (shares * parts);
@@ -321,13 +340,13 @@ TI_KERNEL(conv_product) {
     float *const y = (float *)args[0] + at;
     char *const *like = args + 3 + !!(flags & TI_CONV_ENDING_HAS_BIAS) + 2 * !!(flags & TI_CONV_ENDING_HAS_NORM) + !!(flags & TI_CONV_ENDING_HAS_NORM_WEIGHT) + !!(flags & TI_CONV_ENDING_HAS_NORM_BIAS);
     const float *const added = flags & TI_CONV_ENDING_HAS_ADDEND ? (const float *)*like++ + at : NULL, *const gate = flags & TI_CONV_ENDING_HAS_GATE ? (const float *)*like + at : NULL;
-    const int runs = FN(find_sources)(&g, list, taps, q0, panels, sources);
+    const FN(reach) reach = FN(find_reach)(&g, list, taps, q0, panels, sources, by);
     FN(find_targets)(&g, &sizes->target, q0, panels, targets);
     FN(find_affine)(args + 3, flags, ((const conv_product_scalars *)scalars)->epsilon, group * g.m + m0, rows, scale, shift);
     if (taps == 0) memset(results, 0, sizeof(float) * (size_t)(panels * most_rows * TI_LANES));
     for (int64_t c = 0; c < g.c; c += block) {
       const int64_t channels = ti_min(block, g.c - c), k = channels * taps;
-      FN(columns)(sources, taps, panels, depth * TI_LANES, x + c * plane, plane, channels, g.sw, runs, columns);
+      FN(columns)(&reach, taps, panels, depth * TI_LANES, x + c * plane, plane, channels, g.sw, columns);
       if (order == TI_ORDER_PACKED) FN(pack_turned)(w + c * channel, channel, rows, even, k, packed);
       for (int64_t i = 0; i < rows; i += even) {
         const int64_t height = ti_min(even, rows - i);
@@ -371,25 +390,26 @@ TI_KERNEL(conv_product) {
 }
 
 /* Columns of a panel of up to 32 summands from `first` for the 32 lanes of `table`, lanes down: d[lane][32]. */
-TI_INLINE void FN(turned_of)(const ti_source *table, int64_t taps, const float *x, int64_t plane, int64_t first, int64_t count, int64_t step, const int most, float *d) {
+TI_INLINE void FN(turned_of)(const FN(reach) *from, int64_t panel, int64_t taps, const float *x, int64_t plane, int64_t first, int64_t count, int64_t step, const int most, float *d) {
   _Alignas(64) float block[VL * VL];
   for (int64_t k0 = 0; k0 < TI_LANES; k0 += VL)
     for (int v = 0; v < FN(WIDE); v++) {
+      const ti_source *s = from->sources + panel * from->each + v;
       int64_t c = (first + k0) / taps, t = (first + k0) % taps;
       for (int k = 0; k < VL; k++) {
         const int there = k0 + k < count;
-        FN(store)(block + k * VL, there ? FN(fetch)(table + t * FN(WIDE) + v, x + c * plane, step, most) : FN(set)(0));
+        FN(store)(block + k * VL, there ? FN(fetch)(s + t * from->next, x + c * plane + (from->by ? from->by[t] : 0), step, most) : FN(set)(0));
         if (++t == taps) { t = 0; c++; }
       }
       FN(transpose_block)(block, VL, d + v * VL * TI_LANES + k0, TI_LANES, VL, 0);
     }
 }
-static void FN(turned_columns)(const ti_source *table, int64_t taps, const float *x, int64_t plane, int64_t first, int64_t count, int64_t step, int most, float *d) {
-  if (step == 1 && most <= 1) FN(turned_of)(table, taps, x, plane, first, count, 1, 1, d);
-  else if (step == 1 && most <= 2) FN(turned_of)(table, taps, x, plane, first, count, 1, 2, d);
-  else if (step == 1 && most <= TI_RUNS) FN(turned_of)(table, taps, x, plane, first, count, 1, TI_RUNS, d);
-  else if (step == 2 && most <= TI_RUNS) FN(turned_of)(table, taps, x, plane, first, count, 2, TI_RUNS, d);
-  else FN(turned_of)(table, taps, x, plane, first, count, step, TI_RUNS + 1, d);
+static void FN(turned_columns)(const FN(reach) *from, int64_t panel, int64_t taps, const float *x, int64_t plane, int64_t first, int64_t count, int64_t step, float *d) {
+  if (step == 1 && from->most <= 1) FN(turned_of)(from, panel, taps, x, plane, first, count, 1, 1, d);
+  else if (step == 1 && from->most <= 2) FN(turned_of)(from, panel, taps, x, plane, first, count, 1, 2, d);
+  else if (step == 1 && from->most <= TI_RUNS) FN(turned_of)(from, panel, taps, x, plane, first, count, 1, TI_RUNS, d);
+  else if (step == 2 && from->most <= TI_RUNS) FN(turned_of)(from, panel, taps, x, plane, first, count, 2, TI_RUNS, d);
+  else FN(turned_of)(from, panel, taps, x, plane, first, count, step, TI_RUNS + 1, d);
 }
 
 TI_KERNEL(conv_product_weight) {
@@ -403,6 +423,7 @@ TI_KERNEL(conv_product_weight) {
   const int64_t each = in_place ? ti_ceil(pixels, length) : 1, blocks = in_place ? g.n * each : ti_ceil(g.n * pixels, length);
   const grid_target to = {.plane = pixels, .first = 0, .down = g.gw, .across = 1};
   const grid_tap *list = sizes->taps;
+  int64_t by[TI_SHIFTS];
   float *columns = (float *)scratch, *results = columns + length * TI_LANES * most_panels, *left = results + most_panels * TI_LANES * most_rows;
   ti_source *sources = (ti_source *)(left + length * most_rows), *targets = sources + length / TI_LANES * taps * FN(WIDE);
   (void)scalars;
@@ -417,7 +438,7 @@ TI_KERNEL(conv_product_weight) {
       const int64_t lanes = ti_min(length, (in_place ? (n0 + 1) * pixels : g.n * pixels) - q0), wide = ti_ceil(lanes, TI_LANES);
       const float *x = (const float *)args[2] + (n0 * g.g + group) * g.c * plane;
       const float *dy = (const float *)args[1] + ((n0 * g.g + group) * g.m + m0) * pixels, *a = dy + q0 % pixels;
-      const int runs = FN(find_sources)(&g, list, taps, q0, wide, sources);
+      const FN(reach) reach = FN(find_reach)(&g, list, taps, q0, wide, sources, by);
       if (!in_place) {
         FN(find_targets)(&g, &to, q0, wide, targets);
         for (int64_t i = 0; i < rows; i++)
@@ -427,7 +448,7 @@ TI_KERNEL(conv_product_weight) {
       for (int64_t p = 0; p < panels; p++) {
         const int64_t k = k0 + p * TI_LANES;
         for (int64_t l = 0; l < wide; l++)
-          FN(turned_columns)(sources + l * taps * FN(WIDE), taps, x, plane, k, ti_min(TI_LANES, K - k), g.sw, runs, columns + (p * length + l * TI_LANES) * TI_LANES);
+          FN(turned_columns)(&reach, l, taps, x, plane, k, ti_min(TI_LANES, K - k), g.sw, columns + (p * length + l * TI_LANES) * TI_LANES);
       }
       for (int64_t i = 0; i < rows; i += even)
         for (int64_t p = 0; p < panels; p++) {

@@ -21,8 +21,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchipu.capture import complex_functions
-from torchipu.capture.fourier import Pair, real_of_half, transform
+from torchipu.capture import complex_functions, zero_tails
+from torchipu.capture.fourier import DIRECT_REAL, Pair, half_of_real, real_of_half, transform
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.fx_source import source_of
 from torchipu.errors import ConstraintError, UnsupportedOpError
@@ -142,7 +142,7 @@ class _Parts(Interpreter):
     """
 
     def __init__(self, module: GraphModule, constants: Mapping[Any, Tensor]) -> None:
-        super().__init__(module)
+        super().__init__(module, garbage_collect_values=False)  # a transform reads what lies before a padding
         self.constants = constants
 
     def run_node(self, n: Node) -> Any:
@@ -173,6 +173,11 @@ class _Parts(Interpreter):
             return args[0].reshape(args[1]) if is_view else super().call_function(target, args, kwargs)
         if not has_complex and target is aten._conj.default:
             return args[0].conjugate()  # a number
+        first = self._first_frequencies(node) if target is aten.slice.Tensor else None
+        if first is not None:
+            return _typed(first, expected)
+        if target in TRANSFORMS:
+            args, kwargs = self._without_zeros(node, args)
         try:
             return _typed(_computed(target, args, kwargs, has_complex), expected)
         except ConstraintError as error:
@@ -185,6 +190,34 @@ class _Parts(Interpreter):
                 f"{target}: there is no such operator on complex numbers", op=node.format_node(),
                 source=source_of(node), detail=str(error).partition("\n")[0], remedy=_REMEDY,
             ) from error
+
+
+    def _without_zeros(self, node: Node, args: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the arguments of a transform whose first one lacks the zeros behind it, and what else is known."""
+        source, value = node.args[0], args[0]
+        lengths: dict[int, int] = {}
+        for dim in (one % value.dim() for one in args[1]):
+            begins = zero_tails.without_tail(source, dim) if isinstance(source, Node) else None
+            if begins is not None and begins is not source and not lengths:
+                lengths[dim], value = value.shape[dim], self.env[begins]
+        if node.target is aten._fft_c2r.default:
+            return (value, *args[1:]), {"lengths": lengths}
+        return (value, *args[1:]), {"lengths": lengths, "to_real": zero_tails.is_read_as_real(node)}
+
+    def _first_frequencies(self, node: Node) -> Any:
+        """Return the first frequencies of real values where a slice takes no others; None for any other slice."""
+        source = node.args[0]
+        if not isinstance(source, Node) or source.target is not aten._fft_r2c.default or len(source.args[1]) != 1:  # type: ignore[arg-type]
+            return None
+        value, dims, normalization, onesided = self.fetch_args_kwargs_from_env(source)[0]
+        dim = dims[0] % value.dim()
+        kept = zero_tails.first_taken(node, dim)
+        if kept is None or not onesided or value.shape[dim] > DIRECT_REAL:
+            return None
+        (value, *_), known = self._without_zeros(source, (value, dims))
+        length = known["lengths"].get(dim, value.shape[dim])
+        shape = [known["lengths"].get(one, size) for one, size in enumerate(value.shape)]
+        return _scaled(half_of_real(value, dim, length, kept), _norm_factor(normalization, shape, dims))
 
 
 # ---------------------------------------------------------------------- pairs
@@ -319,7 +352,7 @@ PARTWISE = frozenset({
     aten.triu.default, aten.mean.default, aten.mean.dim, aten.sum.default, aten.sum.dim_IntList,
     aten.embedding.default, aten.embedding_dense_backward.default, aten.index_copy.default, aten.detach.default,
     aten.scatter.src, aten.rot90.default, aten.new_empty_strided.default, aten.new_zeros.default,
-    aten.new_full.default, aten.new_empty.default, aten.zeros_like.default,
+    aten.new_full.default, aten.new_empty.default,
     aten.empty_like.default, aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.permute.default,
     aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
     aten.squeeze.dims, aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.neg.default,
@@ -363,26 +396,33 @@ def _scaled(parts: tuple[Tensor, Tensor], factor: float) -> Any:
     return ComplexTensor(real, imaginary) if factor == 1.0 else ComplexTensor(real * factor, imaginary * factor)
 
 
-def _r2c(value: Tensor, dim: list[int], normalization: int, onesided: bool) -> Any:
+def _r2c(
+    value: Tensor, dim: list[int], normalization: int, onesided: bool, *, lengths: Mapping[int, int], to_real: bool,
+) -> Any:
     dims = [one % value.dim() for one in dim]
-    parts = transform((value, None), [dims[-1]], -1)
-    if onesided:
-        kept = value.shape[dims[-1]] // 2 + 1
-        parts = (parts[0].narrow(dims[-1], 0, kept), parts[1].narrow(dims[-1], 0, kept))
-    return _scaled(transform(parts, dims[:-1], -1), _norm_factor(normalization, value.shape, dims))
+    last = dims[-1]
+    shape = [lengths.get(one, size) for one, size in enumerate(value.shape)]
+    real = half_of_real(value, last, shape[last]) if onesided else transform((value, None), [last], -1, lengths)
+    parts = transform(real, dims[:-1], -1, lengths, to_real=to_real)
+    return _scaled(parts, _norm_factor(normalization, shape, dims))
 
 
-def _c2c(value: Any, dim: list[int], normalization: int, forward: bool) -> Any:
+def _c2c(
+    value: Any, dim: list[int], normalization: int, forward: bool, *, lengths: Mapping[int, int], to_real: bool,
+) -> Any:
     dims = [one % value.dim() for one in dim]
-    parts = transform(_parts(value), dims, -1 if forward else 1)
-    return _scaled(parts, _norm_factor(normalization, value.shape, dims))
+    parts = transform(_parts(value), dims, -1 if forward else 1, lengths, to_real=to_real)
+    shape = [lengths.get(one, size) for one, size in enumerate(value.shape)]
+    return _scaled(parts, _norm_factor(normalization, shape, dims))
 
 
-def _c2r(value: Any, dim: list[int], normalization: int, last_dim_size: int) -> Tensor:
+def _c2r(
+    value: Any, dim: list[int], normalization: int, last_dim_size: int, *, lengths: Mapping[int, int],
+) -> Tensor:
     dims = [one % value.dim() for one in dim]
-    shape = list(value.shape)
+    shape = [lengths.get(one, size) for one, size in enumerate(value.shape)]
     shape[dims[-1]] = last_dim_size
-    made = real_of_half(transform(_parts(value), dims[:-1], 1), dims[-1], last_dim_size)
+    made = real_of_half(transform(_parts(value), dims[:-1], 1, lengths), dims[-1], last_dim_size)
     factor = _norm_factor(normalization, shape, dims)
     return made if factor == 1.0 else made * factor
 
@@ -431,6 +471,12 @@ def _ones(value: Any, size: Any = None, **_: Any) -> Any:
     like = value.re if _is_pair(value) else value
     size = like.shape if size is None else size
     return ComplexTensor(*(torch.full(size, part, dtype=like.dtype, device=like.device) for part in (1.0, 0.0)))
+
+
+def _zeros(value: Any, **_: Any) -> Any:
+    """Return zeros that do not depend on the values that they are like: nothing else may read these."""
+    like = value.re if _is_pair(value) else value
+    return ComplexTensor(*(torch.zeros(like.shape, dtype=like.dtype, device=like.device) for _ in range(2)))
 
 
 def _uniform(value: Any, low: float = 0.0, high: float = 1.0, **_: Any) -> Any:
@@ -522,6 +568,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.randn.default: _randn,
     aten.uniform.default: _uniform,
     aten.ones_like.default: _ones,
+    aten.zeros_like.default: _zeros,
     aten.new_ones.default: _ones,
     aten.normal_functional.default: _normal,
     aten.mv.default: lambda matrix, vector: (matrix @ vector.unsqueeze(-1)).squeeze(-1),
@@ -556,3 +603,5 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.clone.default: lambda value, **_: ComplexTensor(value.re.clone(), value.im.clone()),
 }
 """What an operator does with pairs where torch does not say, or says it in more steps."""
+TRANSFORMS = frozenset({aten._fft_r2c.default, aten._fft_c2c.default, aten._fft_c2r.default})
+"""Of those, the ones that are told what of their operands is zero."""

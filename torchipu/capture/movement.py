@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 TORCH_OWN = (
     aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate, aten.affine_grid_generator, aten.cauchy,
-    aten.channel_shuffle, aten.eye,
+    aten.channel_shuffle,
     aten.linspace.Tensor_Scalar, aten.linspace.Tensor_Tensor, aten.linspace.Scalar_Tensor,
     aten.log_normal, aten.logspace,
     aten.pixel_shuffle, aten.pixel_unshuffle, aten.rot90, aten.tril_indices, aten.triu_indices,
@@ -125,12 +125,24 @@ def _geometric(self: Tensor, p: float, *, generator: torch.Generator | None = No
     return trials.to(self.dtype)
 
 
+def _eye(n: int, m: int | None = None, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
+    """Return ones on the diagonal of ``[n, m]``.
+
+    torch's own decomposition numbers rows in a type of as few bits as will do, for which it may have no `arange`.
+    """
+    rows = torch.arange(n, dtype=torch.int64, device=device)
+    columns = rows if m is None else torch.arange(m, dtype=torch.int64, device=device)
+    return (rows.unsqueeze(-1) == columns).to(dtype or torch.get_default_dtype())
+
+
 OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.index_put.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
     aten.as_strided.default: _as_strided,
     aten.as_strided_copy.default: _as_strided_copy,
     aten.as_strided_scatter.default: _as_strided_scatter,
+    aten.eye.default: _eye,
+    aten.eye.m: _eye,
     aten.geometric.default: _geometric,
     aten.normal.Tensor_Tensor: _normal,
     aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std),

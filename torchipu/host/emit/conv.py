@@ -56,7 +56,7 @@ def emit_forward(
 ) -> None:
     """Emit a convolution with row-major operands."""
     if conv_product.serves(s):
-        conv_product.emit_product(plan, pixel_product.forward_product(s), out, x, weight, bias=bias)
+        conv_product.emit_convolution(plan, s, out, x, weight, bias=bias)
         return
     rows, cols = _blocks(s, s.n * s.g)
     items = s.n * s.g * -(-s.oh // rows) * -(-s.ow // cols)

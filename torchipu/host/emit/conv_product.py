@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torchipu._kernels.table.conv import CONV_REDUCE, ConvReduceInts
 from torchipu._kernels.table.conv_product import (
@@ -15,7 +16,7 @@ from torchipu._kernels.table.conv_product import (
     ConvProductWeightInts,
     Order,
 )
-from torchipu.host.emit import depthwise
+from torchipu.host.emit import depthwise, phased
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
 from torchipu.host.emit.pixel_product import Product, forward_product
@@ -34,6 +35,31 @@ LEAST_ROWS = 128  # results for which it pays to lay out pixels again
 WEIGHT_LANES = 128  # pixels of a block of a gradient of weights
 LEAST_IN_PLACE = 64  # pixels of an image whose gradients are read where they lie
 SOURCE_BYTES = 84  # sizeof(ti_source)
+
+
+def emit_convolution(
+    plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, **ending: Any,
+) -> None:
+    """Emit a convolution with row-major operands.
+
+    Args:
+        plan: The planner.
+        s: Its sizes.
+        out: Results.
+        x: Input.
+        weight: Weights.
+        ending: What becomes of the sums; see `emit_product`.
+    """
+    product, pixels = _read(plan, s, x)
+    emit_product(plan, product, out, pixels, weight, **ending)
+
+
+def _read(plan: HostPlanner, s: Shape, x: HostTensor) -> tuple[Product, HostTensor]:
+    """Return the product that a convolution is, and the pixels that it reads: the input's, or these by phases."""
+    product = forward_product(s)
+    if depthwise.serves(product.grid) or not phased.serves(s):
+        return product, x
+    return phased.product(s), phased.emit(plan, s, x)
 
 
 def emit_product(
@@ -150,7 +176,7 @@ def emit_weight_product(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTen
         dy: Gradient of the results.
         x: Input of the convolution.
     """
-    product = forward_product(s)
+    product, x = _read(plan, s, x)
     if depthwise.serves(product.grid):
         chunks = depthwise.chunks_of(product.grid)
         partial = dw if chunks == 1 else plan.scratch((chunks, s.g * s.oc * s.summands))
