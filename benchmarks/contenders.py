@@ -1,4 +1,4 @@
-"""Who is measured: eager PyTorch, Inductor, ONNX Runtime, OpenVINO, and torchipu through both of its doors."""
+"""Who is measured: eager PyTorch, Inductor, ONNX Runtime, OpenVINO, and torchipu through its doors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 import torchipu
 from workloads import Step, Workload
 
-OURS, WHOLE_STEP = "torchipu", "torchipu-step"
+OURS, WITH_UPDATE, WHOLE_STEP = "torchipu", "torchipu-update", "torchipu-step"
 
 
 class RefusedError(Exception):
@@ -29,12 +29,14 @@ class Contender:
         name: In the tables, and for ``--contender``.
         make: Returns its step of a workload on so many threads.
         infers_only: Whether it runs nothing but inference with frozen weights.
+        trains_only: Whether it runs nothing but training.
         libraries: What must be installed.
     """
 
     name: str
     make: Callable[[Workload, int], Step]
     infers_only: bool = False
+    trains_only: bool = False
     libraries: tuple[str, ...] = ()
 
     @property
@@ -44,7 +46,9 @@ class Contender:
 
     def takes(self, workload: Workload) -> bool:
         """Return whether the workload is of its kind, and it is installed."""
-        return self.is_installed and (workload.frozen or not self.infers_only)
+        return self.is_installed and (workload.frozen or not self.infers_only) and (
+            workload.training or not self.trains_only
+        )
 
 
 def options_of(workload: Workload, num_threads: int) -> dict[str, Any]:
@@ -56,6 +60,15 @@ def through_torch_compile(workload: Workload, num_threads: int) -> Step:
     """Return the step with the model compiled; loss and optimiser are eager, as for the other contenders."""
     options = options_of(workload, num_threads)
     return workload.step(lambda model: torch.compile(model, backend="ipu", options=options))
+
+
+def with_compiled_update(workload: Workload, num_threads: int) -> Step:
+    """Return the step with model and update compiled, each a program of its own; the loss is eager."""
+    options, update_options = options_of(workload, num_threads), {"host_threads": num_threads}
+    return workload.step(
+        lambda model: torch.compile(model, backend="ipu", options=options),
+        lambda update: torch.compile(update, backend="ipu", options=update_options),
+    )
 
 
 class AndLoss(nn.Module):
@@ -150,6 +163,7 @@ CONTENDERS = {
             "onnxruntime", through_onnx_runtime, infers_only=True, libraries=("onnxruntime", "onnx", "onnxscript"),
         ),
         Contender(OURS, through_torch_compile),
+        Contender(WITH_UPDATE, with_compiled_update, trains_only=True),
         Contender(WHOLE_STEP, lambda workload, num_threads: whole_step(workload, num_threads)[1]),
     )
 }

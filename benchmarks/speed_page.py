@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from contenders import CONTENDERS, OURS, WHOLE_STEP
+from contenders import CONTENDERS, OURS, WHOLE_STEP, WITH_UPDATE
 from workloads import HELD_OUT, WORKLOADS
 
 COMPILERS = ("inductor", "openvino", "onnxruntime")
@@ -21,6 +21,7 @@ class Measured:
 
     Attributes:
         ratios: By contender, how much faster torchipu is through ``torch.compile``.
+        updated: By contender, how much faster it is where the optimiser's step is compiled too.
         whole: By contender, how much faster its whole step is.
         refused: Why others are not there.
         share_of_peak: The rate of torchipu's products and convolutions over that of ``torch.mm``, in the same run.
@@ -28,6 +29,7 @@ class Measured:
     """
 
     ratios: Mapping[str, float]
+    updated: Mapping[str, float]
     whole: Mapping[str, float]
     refused: Mapping[str, str]
     share_of_peak: float
@@ -58,6 +60,8 @@ def page(measured: Mapping[str, Measured], num_threads: int, rounds: int) -> str
         "- *costliest*: torchipu's kernels that take longest, with their share of the time in kernels.",
         "- *whole*: the step as one program, `TrainStep` or `InferenceStep`, beside eager; all other columns are of "
         "`torch.compile`.",
+        "- *update too*: the same where `torch.compile` was given the optimiser's step as well, beside eager; AdamW is "
+        "eager in the columns before it.",
         f"- No kernel was written beside the models marked *: {', '.join(model.name for model in HELD_OUT)}.", "",
     ]
     for title, chosen in (
@@ -71,21 +75,25 @@ def page(measured: Mapping[str, Measured], num_threads: int, rounds: int) -> str
 
 
 def _table(measured: Mapping[str, Measured]) -> list[str]:
-    others = [n for n in CONTENDERS if n not in (OURS, WHOLE_STEP) and any(n in m.ratios for m in measured.values())]
-    has_best = any(name in COMPILERS[1:] for name in others)
-    heads = ["model", *others, *(["best of them"] if has_best else []), "whole, eager", "peak", "costliest"]
+    doors = (OURS, WITH_UPDATE, WHOLE_STEP)
+    others = [n for n in CONTENDERS if n not in doors and any(n in m.ratios for m in measured.values())]
+    has_best, has_updated = any(name in COMPILERS[1:] for name in others), any(m.updated for m in measured.values())
+    optional = [*(["best of them"] if has_best else []), *(["update too, eager"] if has_updated else [])]
+    heads = ["model", *others, *optional, "whole, eager", "peak", "costliest"]
     lines = [_row(heads), _row(["---", *["---:"] * (len(heads) - 2), "---"])]
     for name, one in measured.items():
         best = [_times(one.of_the_best)] if has_best else []
         costliest = ", ".join(f"{kernel} {share:.0%}" for kernel, share in one.costliest)
+        updated = [_times(one.updated.get("eager"))] if has_updated else []
         lines.append(_row([
-            _shown(name), *(_times(one.ratios.get(who)) for who in others), *best, _times(one.whole.get("eager")),
-            f"{one.share_of_peak:.0%}", costliest,
+            _shown(name), *(_times(one.ratios.get(who)) for who in others), *best, *updated,
+            _times(one.whole.get("eager")), f"{one.share_of_peak:.0%}", costliest,
         ]))
     means = [_mean([m.ratios.get(who) for m in measured.values()]) for who in others]
     best = [_mean([m.of_the_best for m in measured.values()])] if has_best else []
+    updated = [_mean([m.updated.get("eager") for m in measured.values()])] if has_updated else []
     whole = _mean([m.whole.get("eager") for m in measured.values()])
-    lines.append(_row(["geometric mean", *means, *best, whole, "", ""]))
+    lines.append(_row(["geometric mean", *means, *best, *updated, whole, "", ""]))
     reasons = [f"- {name}, {who}: {why}" for name, one in measured.items() for who, why in one.refused.items()]
     return [*lines, *(["", *reasons] if reasons else [])]
 

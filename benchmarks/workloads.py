@@ -161,12 +161,15 @@ class Workload:
     frozen: bool = False
     libraries: tuple[str, ...] = ()
 
-    def step(self, compile_model: Callable[[nn.Module], Callable[..., torch.Tensor]] | None = None) -> Step:
+    def step(
+        self, compile_model: Callable[[nn.Module], Callable[..., torch.Tensor]] | None = None,
+        compile_update: Callable[[Callable[[], object]], Callable[[], object]] | None = None,
+    ) -> Step:
         """Return a step of the workload on a model of its own, with the same weights each time.
 
         Args:
-            compile_model: Such as ``torch.compile``; None for eager. Only the model is compiled, as users do; the
-                loss and the optimiser are the same for all.
+            compile_model: Such as ``torch.compile``; None for eager. The loss is eager for all.
+            compile_update: Likewise, of the optimiser's step; None for eager, as most users have it.
         """
         torch.manual_seed(0)
         model = self.model().train(self.training)
@@ -181,12 +184,13 @@ class Workload:
 
             return infer
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        update = optimiser.step if compile_update is None else compile_update(optimiser.step)
 
         def train() -> torch.Tensor:
             optimiser.zero_grad(set_to_none=True)
             loss = self.loss(called(inputs), inputs)
             loss.backward()
-            optimiser.step()
+            update()
             return loss.detach()
 
         return train

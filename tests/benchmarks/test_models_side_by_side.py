@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contenders import CONTENDERS, RefusedError, refuse_other_values
+from contenders import CONTENDERS, WITH_UPDATE, RefusedError, refuse_other_values
 from share_of_peak import costliest, flops_of
 from speed_page import Measured, page
 from workloads import HELD_OUT, WORKLOADS
@@ -53,12 +53,30 @@ def test_compilers_of_inference_take_frozen_weights_alone() -> None:
 def test_page_compares_with_the_best_of_the_compilers() -> None:
     rows = {
         "lstm-frozen": Measured(
-            {"eager": 2.0, "inductor": 1.5, "onnxruntime": 0.5}, {"eager": 3.0}, {}, 0.25, [("matmul", 0.75)],
+            {"eager": 2.0, "inductor": 1.5, "onnxruntime": 0.5}, {}, {"eager": 3.0}, {}, 0.25, [("matmul", 0.75)],
         ),
-        "unet-frozen": Measured({"eager": 0.5, "inductor": 2.0}, {}, {"openvino": "it is broken"}, 0.5, []),
+        "unet-frozen": Measured({"eager": 0.5, "inductor": 2.0}, {}, {}, {"openvino": "it is broken"}, 0.5, []),
     }
     lines = page(rows, 2, 5).splitlines()
     assert "| lstm-frozen | 2.00x | 1.50x | 0.50x | 0.50x | 3.00x | 25% | matmul 75% |" in lines
     assert "| unet-frozen * | 0.50x | 2.00x |  | 2.00x |  | 50% |  |" in lines
     assert "| geometric mean | 1.00x | 1.73x | 0.50x | 1.00x | 3.00x |  |  |" in lines
     assert "- unet-frozen, openvino: it is broken" in lines
+
+
+def test_page_says_what_a_compiled_update_brings() -> None:
+    rows = {"mlp-4-train": Measured({"eager": 1.0, "inductor": 1.25}, {"eager": 1.5}, {"eager": 2.0}, {}, 0.25, [])}
+    lines = page(rows, 2, 5).splitlines()
+    assert "| model | eager | inductor | update too, eager | whole, eager | peak | costliest |" in lines
+    assert "| mlp-4-train | 1.00x | 1.25x | 1.50x | 2.00x | 25% |  |" in lines
+    assert "| geometric mean | 1.00x | 1.25x | 1.50x | 2.00x |  |  |" in lines
+
+
+def test_an_update_is_compiled_where_there_is_one() -> None:
+    assert CONTENDERS[WITH_UPDATE].takes(WORKLOADS["unet-train"])
+    assert not CONTENDERS[WITH_UPDATE].takes(WORKLOADS["unet-frozen"])
+    workload = WORKLOADS["mlp-4-train"]
+    steps = [workload.step(), CONTENDERS[WITH_UPDATE].make(workload, 1)]
+    for _ in range(3):
+        expected, loss = (step() for step in steps)
+        torch.testing.assert_close(loss, expected)
