@@ -13,7 +13,7 @@ enum {
   TI_SUMMANDS_OF_TURN = 4,
   TI_ROWS_OF_POINTER = 3,  /* whose distances are those that an address can scale */
   TI_POINTERS = 5,
-  TI_READ_ONCE = 4,        /* of so many rows one, whose numbers are read once for both of its sums */
+  TI_READ_ONCE = 2,        /* of so many rows one, whose numbers are read once for both of its sums */
 };
 /* Where the next summand is: in A for every third row, or for all of them where they lie side by side. */
 typedef struct { const float *a[TI_POINTERS], *b, *next_a, *next_b; float *laid; } ti_walk;
