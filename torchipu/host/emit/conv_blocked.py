@@ -26,7 +26,7 @@ from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import HostPlanner
 
 SUMMANDS = 256  # of a chunk: sums so short round about as those of eager PyTorch; with half of it a tenth is lost
-PIXELS = 256  # of an item that reads the input in place, at most: all weights are fetched for each
+PIXELS = 128  # of an item that reads in place, at most: each fetches all weights; its channels fill the second cache
 LAID_OUT_PIXELS = 224  # of an item whose rows are laid out
 MOST_PHASES = 4
 
