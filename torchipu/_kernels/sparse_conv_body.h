@@ -14,7 +14,7 @@ static inline int64_t ti_sparse_image(const sparse_conv_ints *s) {
   return ti_ceil(pixels * s->window.lanes + TI_SPARSE_SLACK, 16) * 16;
 }
 static inline int64_t ti_sparse_list(const sparse_conv_ints *s) {
-  return ti_ceil(s->window.oc * s->oh * s->ow + TI_SPARSE_SLACK, 16) * 16;
+  return ti_ceil(s->together * s->window.oc * s->oh * s->ow + TI_SPARSE_SLACK, 16) * 16;
 }
 /* Whether so few gradients are not zero for each pixel that sorting them by pixel costs more than it saves. */
 static inline int ti_has_few(const sparse_conv_ints *s) {
@@ -100,15 +100,15 @@ static void FN(from_channels_last)(const sparse_conv_ints *s, const float *last,
   }
 }
 
-/* Lists the gradients of one channel: value and pixel; returns how many there are, or -1 for a bad index. With `passed`,
- * the results of a ReLU, only gradients of those above zero (or NaN) count. Their sum is added to `total` as they pass: a
- * list that has just been packed together would be waited for. */
+/* Lists the gradients of one channel of an image, whose pixels are counted from `first` on: value and pixel; returns how many
+ * there are, or -1 for a bad index. With `passed`, the results of a ReLU, only gradients of those above zero (or NaN) count.
+ * Their sum is added to `total` as they pass: a list that has just been packed together would be waited for. */
 static int64_t FN(list_gradients)(const sparse_conv_ints *s, const float *dy, const int64_t *index, const float *passed, int all,
-                                  float *value, int32_t *pixel, float *total) {
+                                  float *value, int32_t *pixel, int32_t first, float *total) {
   const int64_t pixels = s->oh * s->ow;
   int64_t count = 0, i = 0;
   if (all) {
-    for (; i < pixels; i++) { value[i] = 0; pixel[i] = (int32_t)i; }
+    for (; i < pixels; i++) { value[i] = 0; pixel[i] = first + (int32_t)i; }
     for (i = 0; i < s->pooled; i++) {
       if ((uint64_t)index[i] >= (uint64_t)pixels) return -1;
       value[index[i]] += passed && passed[i] <= 0.0f ? 0.0f : dy[i];
@@ -131,7 +131,7 @@ static int64_t FN(list_gradients)(const sparse_conv_ints *s, const float *dy, co
     sum = _mm512_mask_add_ps(sum, kept, sum, v);
     bad |= _mm512_cmpge_epu32_mask(at, _mm512_set1_epi32((int)pixels));
     _mm512_storeu_ps(value + count, _mm512_maskz_compress_ps(kept, v));
-    _mm512_storeu_si512(pixel + count, _mm512_maskz_compress_epi32(kept, at));
+    _mm512_storeu_si512(pixel + count, _mm512_maskz_compress_epi32(kept, _mm512_add_epi32(at, _mm512_set1_epi32(first))));
     count += __builtin_popcount(kept);
   }
   if (bad) return -1;
@@ -139,7 +139,7 @@ static int64_t FN(list_gradients)(const sparse_conv_ints *s, const float *dy, co
 #else
   for (; i < s->pooled; i++) {
     if ((uint64_t)index[i] >= (uint64_t)pixels) return -1;
-    if (dy[i] != 0.0f && !(passed && passed[i] <= 0.0f)) { value[count] = dy[i]; pixel[count++] = (int32_t)index[i]; }
+    if (dy[i] != 0.0f && !(passed && passed[i] <= 0.0f)) { value[count] = dy[i]; pixel[count++] = first + (int32_t)index[i]; }
   }
   *total += FN(total)(value, count);
 #endif
@@ -303,7 +303,7 @@ static void FN(few_input_gradients)(const sparse_conv_ints *s, const int32_t *co
 static void FN(input_gradient)(const sparse_conv_ints *s, const int32_t *counts, const float *value, const int32_t *pixel,
                                const int32_t *begins, int32_t *first, ti_entry *sorted, const float *w, float *dx) {
   const int64_t wp = (s->w + 2 * s->pw) * s->window.lanes, vectors = ti_ceil(s->window.kw * s->window.lanes, VL);
-  const int64_t pixels = s->oh * s->ow, size = s->window.kh * s->window.run;
+  const int64_t pixels = s->together * s->oh * s->ow, size = s->window.kh * s->window.run;
   int64_t total = 0;
   for (int64_t o = 0; o < s->window.oc; o++) total += counts[o];
   memset(first, 0, (size_t)(pixels + 1) * 4);
@@ -336,47 +336,68 @@ static void FN(input_gradient)(const sparse_conv_ints *s, const int32_t *counts,
   }
 }
 
+/* Where each window of a group of images begins in their copies. */
+static void FN(window_begins)(const sparse_conv_ints *s, int32_t *begins) {
+  const int64_t lanes = s->window.lanes, row = s->sh * (s->w + 2 * s->pw) * lanes, image = ti_sparse_image(s);
+  for (int64_t g = 0; g < s->together; g++)
+    for (int64_t oh = 0; oh < s->oh; oh++)
+      for (int64_t ow = 0; ow < s->ow; ow++) *begins++ = (int32_t)(g * image + oh * row + ow * s->sw * lanes);
+}
+
+/* Lists the gradients of one channel of all images of a group; returns how many there are, or -1 for a bad index. */
+static int64_t FN(list_group)(const sparse_conv_ints *s, char *const *args, int64_t image, int64_t group, int64_t o, int all,
+                              float *value, int32_t *pixel, float *total) {
+  int64_t count = 0;
+  for (int64_t g = 0; g < group; g++) {
+    const int64_t plane = ((image + g) * s->window.oc + o) * s->pooled;
+    const float *passed = s->has_relu ? (const float *)args[7] + plane : NULL;
+    const int64_t more = FN(list_gradients)(s, (const float *)args[3] + plane, (const int64_t *)args[4] + plane, passed, all,
+                                            value + count, pixel + count, (int32_t)(g * s->oh * s->ow), total);
+    if (more < 0) return -1;
+    count += more;
+  }
+  return count;
+}
+
+/* The images of a chunk in groups: a channel's weights and their gradient are read and written once for a group. All lists
+ * are made before the first is read, as nothing foresees how long one is. */
 TI_KERNEL(sparse_conv_backward) {
   const sparse_conv_ints shape = *(const sparse_conv_ints *)ints, *const s = &shape;
-  const int64_t length = ti_sparse_list(s), pixels = s->oh * s->ow;
-  float *dx = (float *)args[0], *last = (float *)scratch, *dlast = last + ti_sparse_image(s);
-  float *value = dlast + ti_sparse_image(s);
+  const int64_t length = ti_sparse_list(s), pixels = s->together * s->oh * s->ow, padded = ti_sparse_image(s);
+  float *dx = (float *)args[0], *last = (float *)scratch, *dlast = last + s->together * padded;
+  float *value = dlast + s->together * padded;
   int32_t *pixel = (int32_t *)(value + length), *begins = pixel + 3 * length, *first = begins + pixels, *counts = first + pixels + 1;
   ti_entry *sorted = (ti_entry *)(pixel + length);
   const float *dy = (const float *)args[3], *x = (const float *)args[5], *w = (const float *)args[6];
-  const int64_t *index = (const int64_t *)args[4];
-  const int64_t size = s->window.kh * s->window.run, image = s->window.ic * s->h * s->w;
+  const int64_t size = s->window.kh * s->window.run, image = s->window.ic * s->h * s->w, given = s->window.oc * s->pooled;
   const int special_w = s->wants_dx && FN(any_special)(w, s->window.oc * size);
   (void)scalars;
-  memset(last, 0, (size_t)ti_sparse_image(s) * 4);
-  for (int64_t oh = 0, q = 0; oh < s->oh; oh++) {
-    const int64_t row = oh * s->sh * (s->w + 2 * s->pw) * s->window.lanes, step = s->sw * s->window.lanes;
-    for (int64_t ow = 0; ow < s->ow; ow++) begins[q++] = (int32_t)(row + ow * step);
-  }
+  memset(last, 0, (size_t)(s->together * padded) * 4);
+  FN(window_begins)(s, begins);
   for (int64_t chunk = begin; chunk < end; chunk++) {
     float *dw = (float *)args[1] + chunk * s->window.oc * size, *db = (float *)args[2] + chunk * s->window.oc;
+    const int64_t stop = ti_min(s->n, (chunk + 1) * s->images);
     memset(dw, 0, (size_t)(s->window.oc * size) * 4);
     memset(db, 0, (size_t)s->window.oc * 4);
-    for (int64_t i = chunk * s->images; i < ti_min(s->n, (chunk + 1) * s->images); i++) {
-      FN(to_channels_last)(s, x + i * image, last);
-      const int64_t given = s->window.oc * s->pooled;
-      if (i + 1 < s->n) FN(prefetch)(dy + (i + 1) * given, given);  /* another core may hold it */
-      const int all = special_w || FN(any_special)(x + i * image, image);
-      int64_t e = 0;
-      for (int64_t o = 0; o < s->window.oc; o++) {
-        const int64_t plane = (i * s->window.oc + o) * s->pooled;
-        const float *gate = s->has_relu ? (const float *)args[7] + plane : NULL;
-        const int64_t count = FN(list_gradients)(s, dy + plane, index + plane, gate, all, value + e, pixel + e, db + o);
+    for (int64_t i = chunk * s->images; i < stop; i += s->together) {
+      const int64_t group = ti_min(s->together, stop - i), next = i + group;
+      for (int64_t g = 0; g < group; g++) FN(to_channels_last)(s, x + (i + g) * image, last + g * padded);
+      FN(prefetch)(dy + next * given, (ti_min(s->n, next + s->together) - next) * given);  /* another core may hold it */
+      const int all = special_w || FN(any_special)(x + i * image, group * image);
+      for (int64_t o = 0, e = 0; o < s->window.oc; o++) {
+        const int64_t count = FN(list_group)(s, args, i, group, o, all, value + e, pixel + e, db + o);
         if (count < 0) return TI_TRAP_INDEX;
         counts[o] = (int32_t)count;
-        FN(weight_gradient)(s, count, value + e, pixel + e, begins, last, dw + o * size);
-        e += count;
+        if (s->wants_dx) e += count;
+        else FN(weight_gradient)(s, count, value, pixel, begins, last, dw + o * size);
       }
       if (!s->wants_dx) continue;
-      memset(dlast, 0, (size_t)ti_sparse_image(s) * 4);
+      for (int64_t o = 0, e = 0; o < s->window.oc; e += counts[o++])
+        FN(weight_gradient)(s, counts[o], value + e, pixel + e, begins, last, dw + o * size);
+      memset(dlast, 0, (size_t)(group * padded) * 4);
       if (ti_has_few(s)) FN(few_input_gradients)(s, counts, value, pixel, begins, w, dlast);
       else FN(input_gradient)(s, counts, value, pixel, begins, first, sorted, w, dlast);
-      FN(from_channels_last)(s, dlast, dx + i * image);
+      for (int64_t g = 0; g < group; g++) FN(from_channels_last)(s, dlast + g * padded, dx + (i + g) * image);
     }
   }
   return TI_OK;

@@ -47,6 +47,7 @@ class SparseConvInts(NamedTuple):
         ph: Padding above and below.
         pw: Padding left and right.
         images: Of a chunk.
+        together: Images whose gradients are listed at once.
         wants_dx: Whether the gradient of x is wanted.
         pooled: Results of the pool in a plane.
         has_relu: Whether a ReLU came after the pool.
@@ -63,6 +64,7 @@ class SparseConvInts(NamedTuple):
     ph: int
     pw: int
     images: int
+    together: int
     wants_dx: bool
     pooled: int
     has_relu: bool
@@ -83,8 +85,8 @@ SPARSE_CONV_BACKWARD = Kernel(
     SparseConvInts,
     Nothing,
     items="chunks of images",
-    scratch="two images; values, pixels and (two words each) sorted entries of an image; two words for each pixel and "
-    "one for each channel",
+    scratch="two copies of the images together; their values, pixels and (two words each) sorted entries; two words for each "
+    "pixel of them and one for each channel",
 )
 
 

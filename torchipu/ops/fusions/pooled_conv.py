@@ -23,6 +23,7 @@ from torchipu.optable.random_streams import ROUNDING_STREAM
 from torchipu.optable.samples import Samples
 
 MAX_IMAGE = 64 * 1024  # floats of an image and of its convolution that stay in the second-level cache
+COPIES_AT_HAND = 16 * 1024  # floats of images and of their gradients that stay near the first-level cache
 LEAST_WINDOW = 4  # elements of a window; with fewer, most gradients are not zero
 
 
@@ -107,6 +108,11 @@ def _lanes(s: Shape) -> int:
     return padded if s.kw * padded // 16 <= crossing else s.ic
 
 
+def _evenly(images: int, most: int) -> int:
+    """Return how many of the images go together, at most so many but at least one, in groups of nearly one size."""
+    return -(-images // -(-images // max(1, most)))
+
+
 def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
     pool, convolution = ops[-2:]
     x, weight, s = _operands(convolution)
@@ -133,10 +139,11 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
     dx_value = plan.output(dx, DType.FLOAT) if dx is not None and wants_dx else partial_db
     slack = sparse.SPARSE_SLACK + 16  # the kernel rounds up
     image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * lanes + s.kw * lanes + slack
-    listed = s.oc * s.oh * s.ow + slack
+    together = _evenly(images, COPIES_AT_HAND // (2 * image))
+    listed = together * s.oc * s.oh * s.ow + slack
     pooled = dy.shape[-2] * dy.shape[-1]
     ints = sparse.SparseConvInts(
-        window, s.n, s.h, s.w, s.oh, s.ow, s.sh, s.sw, s.ph, s.pw, images, wants_dx, pooled,
+        window, s.n, s.h, s.w, s.oh, s.ow, s.sh, s.sw, s.ph, s.pw, images, together, wants_dx, pooled,
         has_relu=passed is not None,
     )
     given = 4 * s.n * s.oc * pooled
@@ -154,7 +161,7 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
         joining=partial(_join_backward, strides, ints, chunks) if s.n == chunks * images else None,
         writes=[Blocks.of((s.n, s.ic * s.h * s.w), (images, s.ic * s.h * s.w))] if wants_dx else [],
         samples=Samples(s.n, (strides[0] // s.n if wants_dx else 0, 0, 0, *(at // s.n for at in strides[3:])), images),
-        scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
+        scratch_bytes=4 * (2 * together * image + 4 * listed + 2 * together * s.oh * s.ow + s.oc + 16),
     )
     plan.step(
         sparse.SPARSE_CONV_REDUCE,
