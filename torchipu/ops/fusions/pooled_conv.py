@@ -139,7 +139,7 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
     dx_value = plan.output(dx, DType.FLOAT) if dx is not None and wants_dx else partial_db
     slack = sparse.SPARSE_SLACK + 16  # the kernel rounds up
     image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * lanes + s.kw * lanes + slack
-    together = _evenly(images, COPIES_AT_HAND // (2 * image))
+    together = _evenly(images, COPIES_AT_HAND // (2 * image)) if wants_dx else 1
     listed = together * s.oc * s.oh * s.ow + slack
     pooled = dy.shape[-2] * dy.shape[-1]
     ints = sparse.SparseConvInts(
