@@ -85,8 +85,8 @@ SPARSE_CONV_BACKWARD = Kernel(
     SparseConvInts,
     Nothing,
     items="chunks of images",
-    scratch="two copies of the images together; their values, pixels and (two words each) sorted entries; two words for "
-    "each pixel of them and one for each channel",
+    scratch="two copies of the images together; their values, pixels and (two words each) sorted entries; two words "
+    "for each pixel of them and one for each channel",
 )
 
 
