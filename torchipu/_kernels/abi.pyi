@@ -48,6 +48,7 @@ class KernelTrap(Exception):
 
 class Plan:
     num_steps: int
+    has_ended: bool
     def __init__(self, num_buffers: int) -> None: ...
     def add_step(
         self, kernel: Kernel[I, S], buffers: Sequence[int], byte_offsets: Sequence[int], ints: I | tuple[()],

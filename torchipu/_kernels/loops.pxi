@@ -218,6 +218,7 @@ cdef class Plan(Phases):
             loops.first_lane = 0
             if trap:
                 return trap
+        self.has_ended = True
         return 0
 
     cdef int run_apart(self, Loops *loops, int begin, int end, int64_t position, int64_t first, int64_t last
@@ -463,6 +464,7 @@ cdef class Plan(Phases):
             raise RuntimeError("the engine is already running on this thread: a callback may not run a program")
         with _LOCK:
             _RUNNING.active = True
+            self.has_ended = False
             loops.args = <char **>malloc(max(lanes * TI_MAX_ARGS, self.most_args()) * sizeof(char *))
             try:
                 if not loops.args:

@@ -28,6 +28,7 @@ from torchipu.host.kept_states import KeptStates, written_before_the_end
 from torchipu.host.lanes import Lanes, Layout, order_of
 from torchipu.host.observation import Observation
 from torchipu.host.output_memory import Room
+from torchipu.host.placed_states import PlacedStates
 from torchipu.host.plan import HostPlan
 from torchipu.host.profiler_ranges import is_recording, ranges
 from torchipu.host.rounding import ints_of
@@ -73,13 +74,14 @@ class BoundPlan:
             needed where the plan has any.
         order: In which order parts of the body run, in lanes of their own; None for one micro-batch after another.
         carrier: Of the values that go from one process to another.
+        placed: States that lie where `place_states` is told, before anything runs.
     """
 
     def __init__(
         self, host_plan: HostPlan, graph: Graph, replicas: int = 1, *, shares_arena: bool = False,
         observation: Observation | None = None, lanes: Lanes | None = None,
         exchange: Callable[[torch.Tensor, Sequence[Bucket]], Exchange] | None = None, order: Order | None = None,
-        carrier: Carrier | None = None,
+        carrier: Carrier | None = None, placed: Sequence[Tensor] = (),
     ) -> None:
         self.order, self.carrier = order, carrier
         self.lanes = lanes = (lanes or Lanes()) if order is None else Lanes(order.lanes)
@@ -108,7 +110,6 @@ class BoundPlan:
             apart = aligned(host_plan.arena_bytes) * self.layout.lanes
             fence_arenas(host_plan, self.layout, self.arena.data_ptr(), arena_bytes, apart)
         self.prepared = aligned_bytes(host_plan.prepared_bytes)
-        self.state = aligned_bytes(host_plan.state_bytes)
         self.banks = aligned_bytes(host_plan.bank_bytes * replicas)
         # Replicas that run one after another take turns with accumulators too.
         self.accumulating = replicas if meeting or order is not None else lanes.replicas
@@ -123,7 +124,12 @@ class BoundPlan:
             self.exchange = exchange(self.sums, self._buckets())
         num_inputs = len(graph.inputs)
         self.number_of_input = {tensor: FIRST_EXTERNAL + index for index, tensor in enumerate(graph.inputs)}
-        self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
+        first_placed = FIRST_EXTERNAL + num_inputs + len(graph.outputs)
+        self.engine = Plan(first_placed + len(placed))
+        states = [host_plan.states[tensor] for tensor in placed]
+        self.placed_states = PlacedStates(self.engine, first_placed, states, host_plan.allocations)
+        self.state_begins, state_bytes = self._lay_out_states()
+        self.state = aligned_bytes(state_bytes)
         self.constants = self._fill_constants()
         self._add_steps(num_inputs)
         if lanes.count == 1 and order is None:
@@ -179,7 +185,8 @@ class BoundPlan:
     def num_bytes(self) -> int:
         """Memory of its own, without an arena that it shares with others."""
         memories = (self.arena, self.prepared, self.state, self.banks, self.accumulators, self.sums, self.constants)
-        return STEP_BYTES * len(self.host_plan.steps) + sum(len(memory) for memory in memories)
+        own = sum(len(memory) for memory in memories) + self.placed_states.num_bytes
+        return STEP_BYTES * len(self.host_plan.steps) + own
 
     def _buckets(self) -> list[Bucket]:
         """Return where the buckets lie in each slot of the sums."""
@@ -209,10 +216,22 @@ class BoundPlan:
             typed_view(memory, begin, held).copy_(torch.tensor(values, dtype=TORCH_DTYPES[dtype]))
         return memory
 
+    def _lay_out_states(self) -> tuple[dict[int, int], int]:
+        """Return where in their memory states lie that are placed nowhere else, by allocation, and its bytes."""
+        begins, num_bytes = {}, 0
+        for allocation in self.host_plan.allocations:
+            if allocation.place is Place.STATE and self.placed_states.number(allocation.number) is None:
+                begins[allocation.number] = num_bytes
+                num_bytes += aligned(allocation.num_bytes)
+        return begins, num_bytes
+
     def _address(self, held: HostTensor, num_inputs: int) -> tuple[int, int]:
         """Return the engine's buffer number and the byte offset of a view in the first lane."""
         allocation = self.host_plan.allocations[held.buffer]
         offset = held.offset * held.dtype.host_bytes
+        if allocation.place is Place.STATE:
+            number = self.placed_states.number(held.buffer)
+            return (STATE, self.state_begins[held.buffer] + offset) if number is None else (number, offset)
         if allocation.place in _BUFFERS:
             return _BUFFERS[allocation.place], self.layout.begin_bytes(allocation) + offset
         first = FIRST_EXTERNAL + (num_inputs if allocation.place is Place.OUTPUT else 0)
@@ -324,11 +343,18 @@ class BoundPlan:
         """Return a torch view of a state tensor's memory; where each replica has its own, ``[replicas, ...]``."""
         held = self.host_plan.states[tensor]
         allocation = self.host_plan.allocations[held.buffer]
+        if self.placed_states.number(held.buffer) is not None:
+            return self.placed_states.view(held.buffer)
         if allocation.place is Place.STATE:
-            return typed_view(self.state, allocation.offset_bytes, held)
+            return typed_view(self.state, self.state_begins[held.buffer], held)
         apart = self.host_plan.bank_bytes // held.dtype.host_bytes
         every = HostTensor(held.buffer, 0, (self.replicas, *held.shape), (apart, *held.strides), held.dtype)
         return typed_view(self.banks, allocation.offset_bytes, every)
+
+    def place_states(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Let the states that can lie anywhere lie in these tensors, if they will do; return whether they do."""
+        self.kept.clear()
+        return self.placed_states.place(tensors)
 
     def seed(self, seed: int, replica: int = 0, *, stochastic_rounding: bool = True) -> None:
         """Set the key of all streams of random bits; the micro-batch counter starts at 0.
@@ -437,7 +463,7 @@ class BoundPlan:
             views = [self.state_view(state) for state in found if state in self.host_plan.states]
             self.kept[several] = KeptStates(views) if views else None
         kept = self.kept[several]
-        return _NOTHING if kept is None else kept.held(threads)
+        return _NOTHING if kept is None else kept.held(threads, lambda: self.engine.has_ended)
 
     def _tallies(self) -> torch.Tensor:
         """Return the counts of magnitudes, a row for each result that is counted."""
@@ -446,7 +472,7 @@ class BoundPlan:
             return torch.zeros(0, TALLY_WORDS, dtype=torch.int64)
         shape = (len(self.observation.counted), TALLY_WORDS)
         held = HostTensor(rows, 0, shape, (TALLY_WORDS, 1), DType.LONG)
-        return typed_view(self.state, self.host_plan.allocations[rows].offset_bytes, held)
+        return typed_view(self.state, self.state_begins[rows], held)
 
     def statistics(self) -> tuple[TensorStatistics, ...]:
         """Return the magnitudes of all results in the last run, in the order of the ops."""

@@ -43,10 +43,11 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor], threads: int)
         if others:
             torch._foreach_copy_([target.detach() for target, _ in others], [source for _, source in others])
         copy_memory([(target.data_ptr(), source.data_ptr(), target.nbytes) for target, source in plain], threads)
-        _count_writes([target for target, _ in plain])
+        count_writes([target for target, _ in plain])
 
 
-def _count_writes(targets: Sequence[Tensor]) -> None:
+def count_writes(targets: Sequence[Tensor]) -> None:
+    """Let torch know that tensors were written."""
     counted = [target for target in targets if not target.is_inference()]
     if counted:
         increment_version(counted)
@@ -83,4 +84,4 @@ class RepeatedCopy:
             copy_all(targets, self.sources, threads)
             return
         copy_memory(self._moved, threads)
-        _count_writes(targets)
+        count_writes(targets)

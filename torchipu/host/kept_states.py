@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -41,17 +41,19 @@ class KeptStates:
         self._keep, self._bring_back = RepeatedCopy(kept, views), RepeatedCopy(views, kept)
 
     @contextlib.contextmanager
-    def held(self, threads: int) -> Iterator[None]:
+    def held(self, threads: int, has_ended: Callable[[], bool]) -> Iterator[None]:
         """Let states be as they were before where what runs within fails or is interrupted.
 
         Args:
             threads: Threads that may copy.
+            has_ended: Whether all has run, and only then was there an interrupt: states stay as they are.
         """
         self._keep.copy(threads)
         try:
             yield
         except BaseException:
-            self._bring_back.copy(threads)
+            if not has_ended():
+                self._bring_back.copy(threads)
             raise
 
 

@@ -28,6 +28,7 @@ from torchipu.host.copying import RepeatedCopy
 from torchipu.host.executor import default_threads
 from torchipu.host.lanes import Lanes, choose_lanes
 from torchipu.host.observation import Observation
+from torchipu.host.placed_states import Laid, laid
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resident import Resident
@@ -69,6 +70,9 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         options: Of the machine and the program; None for those that hold unless told otherwise.
     """
 
+    leaves_states = False
+    """Whether states are in the program's memory, from call to call, whatever the user's tensors hold."""
+
     def __init__(self, model: torch.nn.Module, options: Options | None) -> None:
         if not isinstance(model, torch.nn.Module):
             raise OptionsError(
@@ -86,6 +90,8 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._residents: list[Resident] = []
         self._ends: list[torch.Tensor] = []  # between which the copies back go, host and memory of each state
         self._back = RepeatedCopy([], [])
+        self._laid: Laid | None = None  # how the user's tensors lay when states were placed; None where none are
+        self._is_in_place = False  # whether the program works on them
         self._signature: tuple[object, ...] | None = None
         self._clean = False
         self._committed = False
@@ -186,9 +192,13 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._signature = None  # nothing is compiled until all of this is in place
         self._built, self._compiled, self._bound = built, compiled, bound
         before = {id(r.host): r for r in self._residents if r.replicas is not None and not r.changed()}
+        states = _states_of_user(built, bound.host_plan)
+        self._laid, self._is_in_place = None, False
+        if states and bound.placed_states:
+            self._laid, self._is_in_place = laid(states.values()), bound.place_states(list(states.values()))
         self._residents = [
             Resident.of(bound.state_view(tensor), host, tensor in built.written, bound.is_apart(tensor))
-            for tensor, host in built.states.items() if host is not None and tensor in bound.host_plan.states
+            for tensor, host in states.items()
         ]
         for resident in self._residents:
             earlier = before.get(id(resident.host))
@@ -233,7 +243,13 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         lanes = Lanes() if made.observation.is_on else choose_lanes(made.plan, self.micro_batches, replicas, threads)
         return made, BoundPlan(
             made.plan, made.planner.graph, replicas, observation=made.observation, lanes=lanes, exchange=exchange,
+            placed=list(_states_of_user(made.built, made.plan)) if self._may_place(made.planner) else (),
         )
+
+    def _may_place(self, planner: Planner) -> bool:
+        """Whether the program may work on the user's tensors, if these will do: nobody else has part of a state."""
+        is_alone = self._members is None and self._parts is None and not planner.banked
+        return is_alone and not self.leaves_states and self.options.executor != "tiles"
 
     def _make(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress) -> _Made:
         """Capture and compile the program, and plan how the host runs it."""
@@ -302,6 +318,11 @@ def _outside_inference_mode() -> Iterator[None]:
         return
     with torch.inference_mode(False), torch.no_grad():  # the former switches gradients on
         yield
+
+
+def _states_of_user(built: Built, plan: HostPlan) -> dict[Tensor, torch.Tensor]:
+    """Return the states of a plan that mirror a tensor of the user's."""
+    return {tensor: host for tensor, host in built.states.items() if host is not None and tensor in plan.states}
 
 
 def _modules(model: torch.nn.Module) -> list[torch.nn.Module]:

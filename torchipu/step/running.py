@@ -13,9 +13,10 @@ from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
 from torchipu.host.border import resolved
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
-from torchipu.host.copying import RepeatedCopy, copy_all
+from torchipu.host.copying import RepeatedCopy, copy_all, count_writes
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.kept_states import undrawn_where_it_fails
+from torchipu.host.placed_states import laid
 from torchipu.host.resident import Resident, Returned, changed, mark
 from torchipu.optable.random_streams import Seeding
 from torchipu.step import watching
@@ -28,8 +29,6 @@ class RunningStep(CompilingStep):
     """A program that runs on the tensors of a call."""
 
     default_output_mode = "all"
-    leaves_states = False  # in the program's memory, from call to call, whatever the user's tensors hold
-
     # ------------------------------------------------------------------ for subclasses
     @property
     def output_mode(self) -> str:
@@ -92,6 +91,8 @@ class RunningStep(CompilingStep):
     def _run_among(self, members: Members | None, tensors: Sequence[torch.Tensor]) -> Any:
         assert self._bound is not None and self._built is not None
         bound = self._bound
+        if self._laid is not None:
+            self._place_states(bound)
         inputs = self._bind_inputs(bound, tensors)
         outputs = self._bind_outputs(bound)
         self._refresh()
@@ -105,6 +106,8 @@ class RunningStep(CompilingStep):
                 bound.seed(seeding.seed, self._replicas.first, stochastic_rounding=seeding.is_rounding)
                 bound.count_calls(seeding.first_micro_batch)
                 self._run_bound(bound, tensors, outputs, seeding, members, is_prepared)
+        if self._is_in_place:
+            self._finish()
         if self._parts is not None:
             outputs = self._shared(self._parts, bound, outputs)
         rules, iterations = self._returned(), self.options.device_iterations
@@ -112,12 +115,16 @@ class RunningStep(CompilingStep):
             rule.join(value, iterations, bound.replicas) for rule, value in zip(rules, outputs, strict=True)
         ])
         del inputs
-        # Nothing that can fail follows the write-back.
+        if not self._is_in_place:
+            self._finish()  # nothing that can fail follows the write-back
+        return results
+
+    def _finish(self) -> None:
+        """Let the user's tensors have the states after the call, and count it."""
         self._download()
         self._clean = True
         self._calls += 1
         self._mark_stepped()
-        return results
 
     def _run_bound(
         self, bound: BoundPlan, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], seeding: Seeding,
@@ -130,11 +137,16 @@ class RunningStep(CompilingStep):
                 self._built, self.compiled, bound, self.options, tensors, self.micro_batches, outputs, seeding,
                 has_members=members is not None,
             )
-        else:
+            return
+        try:
             bound.run(
                 self.micro_batches, self.iterations, self._host_threads, is_prepared=is_prepared,
-                is_restored=self.leaves_states,
+                is_restored=self.leaves_states or self._is_in_place,
             )
+        except BaseException:
+            if self._is_in_place and bound.engine.has_ended:  # an interrupt came late: the step is made
+                self._finish()
+            raise
 
     def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         assert self._built is not None
@@ -152,6 +164,7 @@ class RunningStep(CompilingStep):
             if not value.data_ptr() and value.numel():
                 raise without_memory(f"of shape {list(value.shape)}, argument {tensor.name!r},")
             value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
+            value = value.clone() if self._is_in_place and self._is_part_of_states(value) else value
             stride = tensor.num_elements * tensor.dtype.host_bytes if pieces > 1 else 0
             bound.engine.bind(number[tensor], value.data_ptr(), stride * groups, stride, *sharing)
             kept.append(value)
@@ -187,18 +200,41 @@ class RunningStep(CompilingStep):
                 outputs.append(value.flatten(0, 1))
         return outputs
 
+    def _is_part_of_states(self, value: torch.Tensor) -> bool:
+        """Whether an argument shares memory with a tensor that the program works on."""
+        assert self._bound is not None
+        begin = value.data_ptr()
+        return self._bound.placed_states.overlap(begin, begin + value.nbytes)
+
+    def _place_states(self, bound: BoundPlan) -> None:
+        """Look whether the user's tensors lie as they did, and let the program work where they lie now."""
+        hosts = [resident.host for resident in self._residents]
+        now = laid(hosts)
+        if now == self._laid:
+            return
+        self._laid, self._is_in_place = now, bound.place_states([host.detach() for host in hosts])
+        self._clean = False
+        for resident, view in zip(self._residents, bound.placed_states.views, strict=True):
+            resident.memory = view
+
     def _upload(self) -> bool:
         """Bring the user's tensors into the program's memory, and return whether all were there."""
         stale = changed(self._residents) if self._clean else self._residents
-        if stale:
+        if stale and not self._is_in_place:
             with torch.no_grad():
                 copy_all([r.memory for r in stale], [r.source() for r in stale], self._host_threads)
+        if stale:
             mark(stale)
         return not stale and self._clean
 
     def _download(self) -> None:
         """Write all states back in one call, which no signal can cut in two."""
         written = [resident for resident in self._residents if resident.is_written]
+        if self._is_in_place:
+            self._committed = True
+            count_writes([resident.host for resident in written])
+            mark(written)
+            return
         back = self._way_back(written)
         with torch.no_grad():
             self._committed = True
