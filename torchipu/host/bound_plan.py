@@ -457,13 +457,24 @@ class BoundPlan:
 
     def _kept(self, iterations: int, threads: int) -> contextlib.AbstractContextManager[None]:
         """Return what brings states back that a run writes before it can stop."""
-        several = iterations > 1 or self.observation.traps  # an update may overflow
+        several = self._keeps_all(iterations)
         if several not in self.kept:
             found = written_before_the_end(self.graph, 2 if several else 1)
             views = [self.state_view(state) for state in found if state in self.host_plan.states]
             self.kept[several] = KeptStates(views) if views else None
         kept = self.kept[several]
-        return _NOTHING if kept is None else kept.held(threads, lambda: self.engine.has_ended)
+        return _NOTHING if kept is None else kept.held(threads, lambda: self.has_stepped(iterations))
+
+    def _keeps_all(self, iterations: int) -> bool:
+        """Whether states are kept that an update writes: another iteration may follow, or an update may overflow."""
+        return iterations > 1 or self.observation.traps
+
+    def has_stepped(self, iterations: int) -> bool:
+        """Whether a restored run that ended in an exception has changed the states all the same.
+
+        An interrupt during the only update comes when that is made, and nobody has kept what was there before.
+        """
+        return self.engine.has_ended and not self._keeps_all(iterations)
 
     def _tallies(self) -> torch.Tensor:
         """Return the counts of magnitudes, a row for each result that is counted."""

@@ -41,18 +41,18 @@ class KeptStates:
         self._keep, self._bring_back = RepeatedCopy(kept, views), RepeatedCopy(views, kept)
 
     @contextlib.contextmanager
-    def held(self, threads: int, has_ended: Callable[[], bool]) -> Iterator[None]:
+    def held(self, threads: int, has_stepped: Callable[[], bool]) -> Iterator[None]:
         """Let states be as they were before where what runs within fails or is interrupted.
 
         Args:
             threads: Threads that may copy.
-            has_ended: Whether all has run, and only then was there an interrupt: states stay as they are.
+            has_stepped: Whether all has run, before there was an interrupt: states stay as they are.
         """
         self._keep.copy(threads)
         try:
             yield
         except BaseException:
-            if not has_ended():
+            if not has_stepped():
                 self._bring_back.copy(threads)
             raise
 

@@ -144,7 +144,7 @@ class RunningStep(CompilingStep):
                 is_restored=self.leaves_states or self._is_in_place,
             )
         except BaseException:
-            if self._is_in_place and bound.engine.has_ended:  # an interrupt came late: the step is made
+            if self._is_in_place and bound.has_stepped(self.iterations):
                 self._finish()
             raise
 
