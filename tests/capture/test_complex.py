@@ -123,6 +123,12 @@ TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "strided copy": lambda x: torch.as_strided_copy(x, (3, 4), (12, 2)) * 2,
     "norm": lambda x: torch.linalg.norm(x[0]) + torch.var(x),
     "convolved": lambda x: torch.fft.irfft(torch.fft.rfft(x.real, n=24) * torch.fft.rfft(x.imag, n=24), n=24)[..., :12],
+    "convolved over many places": lambda x: torch.fft.irfft(
+        torch.fft.rfft(x.real, n=300) * torch.fft.rfft(x.imag, n=300), n=300,
+    )[..., :24],
+    "many rows": lambda x: torch.fft.fft(x, n=130, dim=1, norm="ortho") + torch.fft.ifft(x, n=130, dim=1),
+    "many values, oddly": lambda x: torch.fft.irfft(torch.fft.rfft(x.real, n=273) * x[..., :1], n=273)[..., :30],
+    "more than an op takes": lambda x: torch.fft.fft(x[0], n=32768, norm="ortho")[..., :50],
     "first frequencies": lambda x: torch.fft.rfft(x.real)[..., :3] + torch.fft.rfft(x.imag, 17, norm="ortho")[..., :3],
     "later frequencies": lambda x: torch.fft.rfft(x.real)[:, :3, 2:6:2] + torch.fft.rfft(x.real, dim=1)[..., :2],
     "few frequencies": lambda x: torch.fft.irfft(x[..., :3], n=13) + torch.fft.irfft(F.pad(x[..., :2], (0, 9)), n=13),
