@@ -126,6 +126,8 @@ TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "convolved over many places": lambda x: torch.fft.irfft(
         torch.fft.rfft(x.real, n=300) * torch.fft.rfft(x.imag, n=300), n=300,
     )[..., :24],
+    "real parts of real values": lambda x: torch.fft.fft2(x.real).real + torch.fft.ifft(x.imag, n=12).imag,
+    "real rows with zeros": lambda x: torch.fft.fft(x.real, n=7, dim=1) + torch.fft.fft(x.imag.double(), n=7, dim=1),
     "many rows": lambda x: torch.fft.fft(x, n=130, dim=1, norm="ortho") + torch.fft.ifft(x, n=130, dim=1),
     "many values, oddly": lambda x: torch.fft.irfft(torch.fft.rfft(x.real, n=273) * x[..., :1], n=273)[..., :30],
     "more than an op takes": lambda x: torch.fft.fft(x[0], n=32768, norm="ortho")[..., :50],
