@@ -193,7 +193,7 @@ class _Parts(Interpreter):
 
 
     def _without_zeros(self, node: Node, args: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the arguments of a transform whose first one lacks the zeros that it is known to have, and what else is.
+        """Return the arguments of a transform whose first one lacks the zeros known of it, and what else is known.
 
         Zeros lie behind the values, or are the imaginary parts of real ones.
         """
