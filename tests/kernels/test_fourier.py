@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.kernels.record_runner import run_record
+from tests.kernels.record_runner import run_record, serves
 from torchipu.ops.fourier import radices_of
 
 LENGTHS = [4, 6, 30, 143, 182, 256, 350, 512, 1024]
@@ -71,6 +71,13 @@ def test_rows_do_not_depend_on_each_other():
     among = run_record("ipu.fourier_of_real.default", {"values": values}, {"length": 512, "kept": 257},
                        [((20, 257, 1), torch.float32)] * 2)
     assert all(torch.equal(part[0], parts[3]) for part, parts in zip(alone, among, strict=True))
+
+
+def test_large_primes_and_odd_real_rows_are_left_to_aten():
+    rows = {"real": normal(2, 5, 1), "imaginary": normal(2, 5, 1)}
+    assert serves("ipu.fourier.default", rows, {"length": 13 * 11, "inverse": False})
+    assert not serves("ipu.fourier.default", rows, {"length": 17 * 8, "inverse": False})
+    assert not serves("ipu.fourier_of_real.default", {"values": rows["real"]}, {"length": 15, "kept": 3})
 
 
 def test_passes_take_all_factors():

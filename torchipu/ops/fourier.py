@@ -118,7 +118,12 @@ def _rows(op: Op) -> Slicing:
 # --------------------------------------------------------------------------- records
 def _record(name: str, kernel: Kernel[FourierInts, Nothing], labels: Sequence[str], values_each: int) -> None:
     emit = _emit(kernel, labels, values_each)
-    register(OpSpec(f"ipu.{name}.default", name, _lower(values_each), emit, dtypes=FLOATING))
+
+    def serves(op: Op) -> bool:
+        length = op.integer("length")
+        return length % values_each == 0 and max(radices_of(length // values_each), default=1) <= MOST_RADIX
+
+    register(OpSpec(f"ipu.{name}.default", name, _lower(values_each), emit, dtypes=FLOATING, supports=serves))
 
 
 _record("fourier", FOURIER, ("real", "imaginary"), 1)
