@@ -53,6 +53,8 @@ ELSEWHERE = {
                     "with lengths that fit the labels; tests/ops/test_ctc.py"),
     **dict.fromkeys(["ipu.sum_squares.default", "ipu.add_sums.default", "ipu.clip_scale.default"],
                     "the norm of all gradients; tests/numerics/test_clipping.py"),
+    **dict.fromkeys(["ipu.fourier.default", "ipu.fourier_of_real.default", "ipu.fourier_to_real.default"],
+                    "lengths of all factors; tests/kernels/test_fourier.py"),
     "ipu.product_gradient.default": "zeros among factors; tests/ops/test_products_of_rows.py",
     "ipu.clip_values.default": "reads a factor on gradients; tests/numerics/test_clipping_by_value.py",
     **dict.fromkeys(["ipu.unscale.default", "ipu.count_beyond.default", "ipu.join_counts.default",

@@ -6,16 +6,29 @@ TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
 }
 
+/* Fetches a row that is copied a few rows later: rows lie anywhere, and one by one each would wait for its first line. */
+TI_INLINE void FN(fetch_row)(const char *table, int64_t k, int64_t rows, int64_t bytes) {
+  if ((uint64_t)k >= (uint64_t)rows) return;
+  for (int64_t i = 0; i < ti_min(bytes, TI_FETCHED_BYTES); i += 64) __builtin_prefetch(table + k * bytes + i);
+}
+
+/* Where a position lies is counted on from row to row: a division takes as long as a short row. */
 TI_KERNEL(take_rows) {
   const take_rows_ints *const p = (const take_rows_ints *)ints;
   const int64_t rows = p->rows, n = p->taken, bytes = p->row_bytes, wrap = p->wraps, period = p->period;
+  if (begin >= end) return TI_OK;
+  const char *table = args[1] + begin / n * rows * bytes;
+  int64_t at = begin % period, left = n - begin % n;
   for (int64_t i = begin; i < end; i++) {
-    int64_t k = FN(index_at)(args[2], p->index_bytes, i % period);
+    const int64_t ahead = at + TI_ROWS_AHEAD;
+    if (ahead < period) FN(fetch_row)(table, FN(index_at)(args[2], p->index_bytes, ahead), rows, bytes);
+    int64_t k = FN(index_at)(args[2], p->index_bytes, at);
     if (wrap && k < 0) k += rows;
     if (k < 0 || k >= rows) return TI_TRAP_INDEX;
-    const char *src = args[1] + (i / n * rows + k) * bytes;
-    if (bytes == 4) memcpy(args[0] + i * 4, src, 4);
-    else memcpy(args[0] + i * bytes, src, (size_t)bytes);
+    if (bytes == 4) memcpy(args[0] + i * 4, table + k * 4, 4);
+    else memcpy(args[0] + i * bytes, table + k * bytes, (size_t)bytes);
+    if (++at == period) at = 0;
+    if (!--left) table += rows * bytes, left = n;
   }
   return TI_OK;
 }
@@ -29,18 +42,35 @@ TI_KERNEL(bucket) {
     int64_t k = FN(index_at)(args[2], p->index_bytes, i);
     if (wrap && k < 0) k += rows;
     if (k < 0 || k >= rows) return TI_TRAP_INDEX;
-    if (k != skipped) offsets[k + 1]++;
+    if (k != skipped && k + 2 <= rows) offsets[k + 2]++;
   }
-  for (int64_t k = 0; k < rows; k++) offsets[k + 1] += offsets[k];
-  /* Filling moves each row's offset to its end; shifting by one place restores the beginnings. */
+  /* What begins a row is kept one place on, and filling moves it to the row's end: where the next one begins. */
+  for (int64_t k = 2; k <= rows; k++) offsets[k] += offsets[k - 1];
   for (int64_t i = 0; i < n; i++) {
     int64_t k = FN(index_at)(args[2], p->index_bytes, i);
     if (wrap && k < 0) k += rows;
-    if (k != skipped) order[offsets[k]++] = i;
+    if (k != skipped) order[offsets[k + 1]++] = i;
   }
-  memmove(offsets + 1, offsets, (size_t)rows * sizeof(int64_t));
-  offsets[0] = 0;
   return TI_OK;
+}
+
+/* How many rows from the k-th on no position names, at most so many. */
+TI_INLINE int64_t FN(unnamed_rows)(const int64_t *offsets, int64_t k, int64_t most) {
+  int64_t run = 0;
+  while (run < most && offsets[k + run] == offsets[k + run + 1]) run++;
+  return run;
+}
+/* out = base + by * source, of a base of zeros where there is none; a source of one number for all where lane is 0. */
+TI_INLINE void FN(sum_row)(float *out, const float *base, const float *source, int64_t lane, int64_t inner, float by) {
+  const VF factor = FN(set)(by), zero = FN(set)(0.f), all = FN(set)(lane ? 0.f : source[0]);
+  int64_t i = 0;
+  for (; i + VL <= inner; i += VL)
+    FN(store)(out + i, (base ? FN(load)(base + i) : zero) + factor * (lane ? FN(load)(source + i) : all));
+  if (i < inner) {
+    const int64_t rest = inner - i;
+    const VF from = base ? FN(load_part)(base + i, rest) : zero;
+    FN(store_part)(out + i, from + factor * (lane ? FN(load_part)(source + i, rest) : all), rest);
+  }
 }
 
 TI_KERNEL(sum_rows) {
@@ -49,22 +79,30 @@ TI_KERNEL(sum_rows) {
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
   const int64_t rows = p->rows, n = p->source_rows, inner = p->inner, step = p->source_row, lane = p->source_column;
   const float alpha = (float)q->alpha;
-  const VF by = FN(set)(alpha);
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t o = item / rows, k = item % rows;
-    float *out = (float *)args[0] + item * inner;
-    if (p->has_base) memcpy(out, (const float *)args[1] + item * inner, (size_t)inner * sizeof(float));
-    else memset(out, 0, (size_t)inner * sizeof(float));
-    for (int64_t j = offsets[k]; j < offsets[k + 1]; j++) {
-      const float *src = (const float *)args[2] + o * n * step + order[j] * step;
-      int64_t i = 0;
-      if (!lane) {
-        for (; i < inner; i++) out[i] += alpha * src[0];
+  for (int64_t item = begin; item < end;) {
+    const int64_t o = item / rows, last = ti_min(end, (o + 1) * rows) - o * rows;
+    const float *source = (const float *)args[2] + o * n * step;
+    float *out = (float *)args[0] + o * rows * inner;
+    const float *base = p->has_base ? (const float *)args[1] + o * rows * inner : NULL;
+    for (int64_t k = item - o * rows; k < last; k++) {
+      const int64_t run = FN(unnamed_rows)(offsets, k, last - k);
+      const size_t num_bytes = (size_t)(run * inner) * sizeof(float);
+      if (run && base) memcpy(out + k * inner, base + k * inner, num_bytes);
+      else if (run) memset(out + k * inner, 0, num_bytes);
+      k += run;
+      if (k == last) break;
+      int64_t j = offsets[k];
+      if (inner == 1) {
+        float sum = base ? base[k] : 0.f;
+        for (; j < offsets[k + 1]; j++) sum += alpha * source[order[j] * step];
+        out[k] = sum;
         continue;
       }
-      for (; i + VL <= inner; i += VL) FN(store)(out + i, FN(load)(out + i) + by * FN(load)(src + i));
-      if (i < inner) FN(store_part)(out + i, FN(load_part)(out + i, inner - i) + by * FN(load_part)(src + i, inner - i), inner - i);
+      float *row = out + k * inner;
+      FN(sum_row)(row, base ? base + k * inner : NULL, source + order[j] * step, lane, inner, alpha);
+      while (++j < offsets[k + 1]) FN(sum_row)(row, row, source + order[j] * step, lane, inner, alpha);
     }
+    item = o * rows + last;
   }
   return TI_OK;
 }
@@ -125,9 +163,11 @@ TI_KERNEL(bag_rows) {
       const int64_t k = FN(index_at)(args[4], bytes, j);
       if ((uint64_t)k >= (uint64_t)rows) return TI_TRAP_INDEX;
       if (k == p->padding) continue;
+      if (j + TI_ROWS_AHEAD < n)
+        FN(fetch_row)(args[3], FN(index_at)(args[4], bytes, j + TI_ROWS_AHEAD), rows, width * (int64_t)sizeof(float));
       const float *row = (const float *)args[3] + k * width;
       const float by = p->has_weights ? ((const float *)args[6])[j] : 1.f;
-      if (mode != TI_BAG_MODE_MAXIMUM) for (int64_t i = 0; i < width; i++) out[i] += by * row[i];
+      if (mode != TI_BAG_MODE_MAXIMUM) FN(sum_row)(out, size ? out : NULL, row, 1, width, by);
       else for (int64_t i = 0; i < width; i++)
         if (!size || row[i] > out[i]) out[i] = row[i], winner[i] = k;
       size++;
@@ -152,16 +192,18 @@ TI_KERNEL(bag_rows_grad) {
   const bag_rows_grad_ints *const p = (const bag_rows_grad_ints *)ints;
   const int64_t *offsets = (const int64_t *)args[2], *order = (const int64_t *)args[3], width = p->width;
   for (int64_t row = begin; row < end; row++) {
+    const int64_t run = FN(unnamed_rows)(offsets, row, end - row);
+    memset((float *)args[0] + row * width, 0, (size_t)(run * width) * sizeof(float));
+    row += run;
+    if (row == end) break;
     float *out = (float *)args[0] + row * width;
     const int64_t named = offsets[row + 1] - offsets[row];
-    memset(out, 0, (size_t)width * sizeof(float));
     for (int64_t j = offsets[row]; j < offsets[row + 1]; j++) {
       const int64_t bag = ((const int64_t *)args[4])[order[j]];
       float by = p->has_weights ? ((const float *)args[6])[order[j]] : 1.f;
       if (p->is_mean) by /= (float)((const int64_t *)args[5])[bag];
       if (p->scales_by_count) by /= (float)named;
-      const float *dy = (const float *)args[1] + bag * width;
-      for (int64_t i = 0; i < width; i++) out[i] += by * dy[i];
+      FN(sum_row)(out, j > offsets[row] ? out : NULL, (const float *)args[1] + bag * width, 1, width, by);
     }
   }
   return TI_OK;

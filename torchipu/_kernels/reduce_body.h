@@ -6,6 +6,10 @@
 /* Where the element of a number lies; its place in each dimension goes to `index`. */
 static inline int64_t FN(offset_of)(int64_t number, const reduce_space *s, int64_t *index) {
   int64_t offset = 0;
+  if (!number) {  /* most often: divisions take longer than short sums do */
+    for (int64_t i = 0; i < s->dims; i++) index[i] = 0;
+    return 0;
+  }
   for (int64_t i = s->dims - 1; i >= 0; i--) {
     index[i] = number % s->shape[i];
     number /= s->shape[i];
@@ -25,6 +29,13 @@ static inline int64_t FN(next_run)(int64_t offset, const reduce_space *s, int64_
     index[i] = 0;
   }
   return offset;
+}
+/* Moves to the next place; after the last comes the first. */
+static inline int64_t FN(next_place)(int64_t offset, const reduce_space *s, int64_t *index) {
+  const int64_t last = s->dims - 1;
+  if (index[last] + 1 == s->shape[last]) return FN(next_run)(offset, s, index);
+  index[last]++;
+  return offset + s->strides[last];
 }
 static inline VF FN(combine)(VF a, VF x, int mode) {
   switch (mode) {
@@ -115,9 +126,12 @@ TI_KERNEL(reduce_rows) {
     }
     return TI_OK;
   }
+  int64_t at[TI_REDUCE_DIMS], place = chunks == 1 ? FN(offset_of)(begin, &p->kept, at) : 0;
   for (int64_t item = begin; item < end; item++) {
-    const float *x = (const float *)args[1] + FN(offset_of)(item / chunks, &p->kept, index);
-    const int64_t first = item % chunks * chunk;
+    const int64_t first = chunks == 1 ? 0 : item % chunks * chunk;
+    if (chunks > 1) place = FN(offset_of)(item / chunks, &p->kept, at);
+    else if (item > begin) place = FN(next_place)(place, &p->kept, at);
+    const float *x = (const float *)args[1] + place;
     int64_t todo = total - first < chunk ? total - first : chunk, offset = FN(offset_of)(first, reduced, index);
     double r = FN(neutral)(mode);
     while (todo > 0) {
@@ -178,9 +192,16 @@ TI_KERNEL(reduce_columns) {
   const int64_t panels = ti_ceil(columns, TI_REDUCE_PANEL);
   int64_t index[TI_REDUCE_DIMS], rows = 1;
   for (int64_t i = 0; i < p->kept.dims; i++) rows *= p->kept.shape[i];
+  const int is_whole = chunks * panels == 1;
+  int64_t place = is_whole ? FN(offset_of)(begin, &p->kept, index) : 0;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t c = item % chunks, panel = item / chunks % panels, k = item / chunks / panels, column = panel * TI_REDUCE_PANEL;
-    const float *x = (const float *)args[1] + FN(offset_of)(k, &p->kept, index) + column;
+    int64_t c = 0, panel = 0, k = item;
+    if (!is_whole) {
+      c = item % chunks, panel = item / chunks % panels, k = item / chunks / panels;
+      place = FN(offset_of)(k, &p->kept, index);
+    } else if (item > begin) place = FN(next_place)(place, &p->kept, index);
+    const int64_t column = panel * TI_REDUCE_PANEL;
+    const float *x = (const float *)args[1] + place + column;
     float *out = (float *)args[0] + (c * rows + k) * columns + column;
     const int64_t first = c * chunk, todo = total - first < chunk ? total - first : chunk;
     const long width = (long)ti_min(columns - column, TI_REDUCE_PANEL);

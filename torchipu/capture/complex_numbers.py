@@ -193,13 +193,20 @@ class _Parts(Interpreter):
 
 
     def _without_zeros(self, node: Node, args: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the arguments of a transform whose first one lacks the zeros behind it, and what else is known."""
+        """Return the arguments of a transform whose first one lacks the zeros known of it, and what else is known.
+
+        Zeros lie behind the values, or are the imaginary parts of real ones.
+        """
         source, value = node.args[0], args[0]
+        held = source
         lengths: dict[int, int] = {}
         for dim in (one % value.dim() for one in args[1]):
             begins = zero_tails.without_tail(source, dim) if isinstance(source, Node) else None
             if begins is not None and begins is not source and not lengths:
-                lengths[dim], value = value.shape[dim], self.env[begins]
+                lengths[dim], value, held = value.shape[dim], self.env[begins], begins
+        real = zero_tails.real_values(held) if isinstance(held, Node) and _is_pair(value) else None
+        if real is not None:
+            value = self.env[real]
         if node.target is aten._fft_c2r.default:
             return (value, *args[1:]), {"lengths": lengths}
         return (value, *args[1:]), {"lengths": lengths, "to_real": zero_tails.is_read_as_real(node)}

@@ -1,21 +1,102 @@
-"""Fourier transforms as products: by the matrix of the transform, or, of long ones, of the factors of their length."""
+"""Fourier transforms: short ones are products with the matrix of the transform, long ones ops of their own.
+
+Those longer than an op takes are transforms of the factors of their length. Where that is a large prime, or a multiple
+of one, they are products too.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from math import prod
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.utils._python_dispatch import _disable_current_modes
 
 DIRECT = 128
 """Lengths up to which one product is a whole transform of complex values."""
-DIRECT_REAL = 512
+DIRECT_REAL = 256
 """Likewise of real values, or to such: half of the spectrum says all of it."""
+LONGEST = 4096
+"""Up to which an op transforms rows: what a worker of a tile needs for one is an eighth of its memory."""
+PRIMES = (2, 3, 5, 7, 11, 13)
+"""Factors of the lengths that an op takes."""
 
 Pair = tuple[Tensor, Tensor | None]
 """Real and imaginary part; None for no imaginary part."""
+
+
+def _single(part: Tensor) -> Tensor:
+    return part.float() if part.dtype is torch.float16 else part
+
+
+def _spectrum(real: Tensor, imaginary: Tensor) -> Tensor:
+    return torch.complex(_single(real), _single(imaginary))
+
+
+@library.custom_op(
+    "ipu::fourier", mutates_args=(),
+    schema="(Tensor real, Tensor imaginary, int length, bool inverse) -> (Tensor, Tensor)",
+)
+def fourier(real: Tensor, imaginary: Tensor, length: int, inverse: bool) -> tuple[Tensor, Tensor]:
+    """Return the parts of transforms of rows, ``[outer, length, inner]``, not divided by anything.
+
+    Args:
+        real: ``[outer, n, inner]``; zeros follow.
+        imaginary: Likewise.
+        length: Of the transform.
+        inverse: Whether angles are positive.
+    """
+    run = torch.fft.ifft if inverse else torch.fft.fft
+    found = run(_spectrum(real, imaginary), length, 1, "forward" if inverse else "backward")
+    return found.real.to(real.dtype).contiguous(), found.imag.to(real.dtype).contiguous()
+
+
+@fourier.register_fake
+def _(real: Tensor, imaginary: Tensor, length: int, inverse: bool) -> tuple[Tensor, Tensor]:
+    shape = (real.shape[0], length, real.shape[2])
+    return real.new_empty(shape), real.new_empty(shape)
+
+
+@library.custom_op(
+    "ipu::fourier_of_real", mutates_args=(), schema="(Tensor values, int length, int kept) -> (Tensor, Tensor)",
+)
+def fourier_of_real(values: Tensor, length: int, kept: int) -> tuple[Tensor, Tensor]:
+    """Return the parts of the first frequencies of real rows, ``[outer, kept, inner]``.
+
+    Args:
+        values: ``[outer, n, inner]``; zeros follow.
+        length: Of the transform, even.
+        kept: Frequencies, of at most ``length // 2 + 1``.
+    """
+    found = torch.fft.rfft(_single(values), length, 1)[:, :kept]
+    return found.real.to(values.dtype).contiguous(), found.imag.to(values.dtype).contiguous()
+
+
+@fourier_of_real.register_fake
+def _(values: Tensor, length: int, kept: int) -> tuple[Tensor, Tensor]:
+    shape = (values.shape[0], kept, values.shape[2])
+    return values.new_empty(shape), values.new_empty(shape)
+
+
+@library.custom_op(
+    "ipu::fourier_to_real", mutates_args=(), schema="(Tensor real, Tensor imaginary, int length) -> Tensor",
+)
+def fourier_to_real(real: Tensor, imaginary: Tensor, length: int) -> Tensor:
+    """Return the real inverse transforms of rows, ``[outer, length, inner]``, not divided by anything.
+
+    Args:
+        real: ``[outer, n, inner]``, frequencies of the first half; zeros follow.
+        imaginary: Likewise.
+        length: Of the result, even.
+    """
+    return torch.fft.irfft(_spectrum(real, imaginary), length, 1, "forward").to(real.dtype).contiguous()
+
+
+@fourier_to_real.register_fake
+def _(real: Tensor, imaginary: Tensor, length: int) -> Tensor:
+    return real.new_empty(real.shape[0], length, real.shape[2])
 
 
 def transform(
@@ -32,8 +113,13 @@ def transform(
     """
     real, imaginary = value
     for dim in dims:
-        last = (real.movedim(dim, -1), None if imaginary is None else imaginary.movedim(dim, -1))
         length = (lengths or {}).get(dim, real.shape[dim])
+        if _is_op(length) and not (to_real and dim == dims[-1] and _is_half(real.shape[dim], length)):
+            imaginary = torch.zeros_like(real) if imaginary is None else imaginary
+            found = torch.ops.ipu.fourier(_rows(real, dim), _rows(imaginary, dim), length, sign > 0)
+            real, imaginary = (_unrolled(part, real, dim) for part in found)
+            continue
+        last = (real.movedim(dim, -1), None if imaginary is None else imaginary.movedim(dim, -1))
         parts = _along_last(last, sign, length, to_real=to_real and dim == dims[-1])
         real, imaginary = (part.movedim(-1, dim) for part in parts)
     return real, torch.zeros_like(real) if imaginary is None else imaginary
@@ -49,6 +135,9 @@ def half_of_real(value: Tensor, dim: int, length: int, kept: int | None = None) 
         kept: Frequencies of the result, where not all of them.
     """
     kept = length // 2 + 1 if kept is None else kept
+    if _is_op_of_real(length):
+        found = torch.ops.ipu.fourier_of_real(_rows(value, dim), length, kept)
+        return _unrolled(found[0], value, dim), _unrolled(found[1], value, dim)
     if length > DIRECT_REAL:
         real, imaginary = transform((value, None), [dim], -1, {dim: length})
         return real.narrow(dim, 0, kept), imaginary.narrow(dim, 0, kept)
@@ -71,6 +160,10 @@ def real_of_half(value: Pair, dim: int, length: int) -> Tensor:
     given = min(kept, real.shape[-1])
     real = real.narrow(-1, 0, given)
     imaginary = torch.zeros_like(real) if imaginary is None else imaginary.movedim(dim, -1).narrow(-1, 0, given)
+    if _is_op_of_real(length):
+        real, imaginary = real.movedim(-1, dim), imaginary.movedim(-1, dim)
+        made = torch.ops.ipu.fourier_to_real(_rows(real, dim), _rows(imaginary, dim), length)
+        return _unrolled(made, real, dim)
     if length <= DIRECT_REAL:
         cosines, sines = _matrix(given, length, length, real, mirrored=True)
         return (_product(real, cosines) - _product(imaginary, sines)).movedim(-1, dim)
@@ -91,7 +184,9 @@ def _along_last(value: Pair, sign: int, length: int, *, to_real: bool = False) -
     Source: J. W. Cooley and J. W. Tukey, 1965.
     """
     given = value[0].shape[-1]
-    is_half = to_real and 2 * (given - 1) <= length <= DIRECT_REAL
+    is_half = to_real and _is_half(given, length)
+    if _is_op(length) and not is_half:
+        return transform(value, [value[0].dim() - 1], sign, {value[0].dim() - 1: length})
     first = 1 if is_half else _factor(length)
     if first == 1:
         return _times(value, _matrix(given, length, length, value[0]), sign)
@@ -109,6 +204,37 @@ def _along_last(value: Pair, sign: int, length: int, *, to_real: bool = False) -
     rows = _along_last((turned[0].transpose(-1, -2), turned[1].transpose(-1, -2)), sign, second)
     real, imaginary = (part.transpose(-1, -2).reshape(*shape, length) for part in rows)
     return real, imaginary
+
+
+def _is_op(length: int) -> bool:
+    """Whether an op transforms complex rows of this length."""
+    if not DIRECT < length <= LONGEST:
+        return False
+    for prime in PRIMES:
+        while length % prime == 0:
+            length //= prime
+    return length == 1
+
+
+def _is_op_of_real(length: int) -> bool:
+    """Whether an op transforms real rows of this length, or to such."""
+    return length > DIRECT_REAL and length % 2 == 0 and _is_op(length)
+
+
+def _is_half(given: int, length: int) -> bool:
+    """Whether so many frequencies before zeros are few enough for one product, where the real part alone is read."""
+    return 2 * (given - 1) <= length <= DIRECT_REAL
+
+
+def _rows(part: Tensor, dim: int) -> Tensor:
+    """Return values as ``[outer, n, inner]``, where n lies along a dimension."""
+    dim %= part.dim()
+    return part.reshape(prod(part.shape[:dim]), part.shape[dim], prod(part.shape[dim + 1 :])).contiguous()
+
+
+def _unrolled(rows: Tensor, like: Tensor, dim: int) -> Tensor:
+    dim %= like.dim()
+    return rows.reshape(*like.shape[:dim], rows.shape[1], *like.shape[dim + 1 :])
 
 
 def _padded(part: Tensor, length: int) -> Tensor:

@@ -39,6 +39,14 @@ def first_taken(node: Node, dim: int) -> int | None:
     return int(node.meta["val"].shape[dim]) if begins and given.get("end") is not None else None
 
 
+def real_values(node: Node) -> Node | None:
+    """Return the node whose real values another one's are, as complex numbers of the same size; None for others."""
+    given = node.args[0] if node.target is aten._to_copy.default else None
+    if not isinstance(given, Node) or not node.meta["val"].is_complex():
+        return None
+    return given if given.meta["val"].dtype is node.meta["val"].real.dtype else None
+
+
 def _written_before(node: Node, dim: int) -> Node | None:
     arguments = _arguments(node)
     if node.target is aten.constant_pad_nd.default:

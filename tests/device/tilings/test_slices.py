@@ -161,3 +161,22 @@ class Products(nn.Module):
 
 def test_gradients_of_products() -> None:
     assert_tiled(judge(Products(), torch.randn(5, 4, 3), optimizer=SGD), "ipu.product_gradient.default")
+
+
+class LongConvolution(nn.Module):
+    """A convolution as long as its rows, by transforms that are ops: of real rows, and of complex columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = nn.Parameter(torch.linspace(-1, 1, 600).view(3, 200))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.fft.rfft(x, n=400) * torch.fft.rfft(self.kernel, n=400)
+        columns = torch.fft.fft(spectrum.transpose(1, 2)[:, :150], dim=1)
+        return torch.fft.irfft(spectrum, n=400)[..., :200].square().mean() + columns.real.square().mean()
+
+
+def test_long_fourier_transforms() -> None:
+    ran = judge(LongConvolution(), torch.randn(2, 3, 200), optimizer=SGD)
+    for name in ("fourier", "fourier_of_real", "fourier_to_real"):
+        assert_tiled(ran, f"ipu.{name}.default")

@@ -13,6 +13,9 @@ MAX_INDICES = 8
 """Dimensions and index tensors of a flat index."""
 BAG_COLUMNS = 16
 """Columns of an item of `bag_max_grad`."""
+ROWS_AHEAD = 8
+FETCHED_BYTES = 512
+"""How many rows ahead `take_rows` fetches one, and how much of it: what follows the processor sees coming by itself."""
 
 
 class BagMode(IntEnum):
