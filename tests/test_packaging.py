@@ -123,7 +123,7 @@ import torchipu
 def test_import_without_kernels_names_the_build_command(tmp_path: Path) -> None:
     package = tmp_path / "torchipu"
     (package / "_kernels").mkdir(parents=True)
-    for name in ("__init__.py", "installation.py", "_kernels/__init__.py"):
+    for name in ("__init__.py", "hooks.py", "installation.py", "_kernels/__init__.py"):
         (package / name).write_text((ROOT / "torchipu" / name).read_text(encoding="utf-8"), encoding="utf-8")
     done = run_python("import sys; sys.path.insert(0, sys.argv[1]); import torchipu", str(tmp_path))
     assert done.returncode == 1

@@ -10,15 +10,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import torch
 
 from tests.spared import spare
 
-BATCH = 200
+BATCH = 1000
+"""Programs of a process: to start takes as long as twenty of them, and what torch keeps of one spares others work."""
 SECONDS = 120.0
 """Of one program; a compilation takes a tenth of one."""
 
@@ -34,7 +36,7 @@ class Result:
 
 
 def run_batches(kind: str, seeds: range, workers: int) -> Iterator[Result]:
-    """Run seeds; yield results as batches end.
+    """Run seeds; yield results in the order of the seeds, each once it and those before it are known.
 
     Args:
         kind: Which programs, a name of `tests.fuzz.__main__.KINDS`.
@@ -42,40 +44,71 @@ def run_batches(kind: str, seeds: range, workers: int) -> Iterator[Result]:
         workers: Processes at a time.
     """
     pieces = [seeds[start:start + BATCH] for start in range(0, len(seeds), BATCH)]
+    known: list[SimpleQueue[Result]] = [SimpleQueue() for _ in pieces]
     with ThreadPoolExecutor(workers) as pool:
-        for results in pool.map(lambda piece: list(_run_batch(kind, piece)), pieces):
-            yield from results
+        batches = [pool.submit(_run_batch, kind, *batch) for batch in zip(pieces, known, strict=True)]
+        try:
+            for piece, queue, batch in zip(pieces, known, batches, strict=True):
+                for _ in piece:
+                    yield _next(queue, batch)
+        finally:
+            for batch in batches:
+                batch.cancel()
 
 
-def _run_batch(kind: str, seeds: range) -> Iterator[Result]:
+def _next(known: SimpleQueue[Result], batch: Future[None]) -> Result:
+    """Wait for a result of a batch; raise what ended it before it knew one."""
+    while True:
+        try:
+            return known.get(timeout=1.0)
+        except Empty:
+            if batch.done() and known.empty():
+                batch.result()
+                raise RuntimeError("a batch ended before its last seed") from None
+
+
+def _run_batch(kind: str, seeds: range, known: SimpleQueue[Result]) -> None:
     """Run a batch, and go on behind a seed that ends its process."""
     while seeds:
         with tempfile.TemporaryDirectory(prefix="torchipu-fuzz-") as folder:
-            lines = Path(folder) / "results.jsonl"
-            how = _run_process(kind, seeds, lines, Path(folder) / "output")
-            results = [Result(**json.loads(line)) for line in lines.read_text().splitlines()] if lines.exists() else []
-            output = (Path(folder) / "output").read_text(errors="replace").strip().splitlines()
-        yield from results
-        if len(results) == len(seeds):
+            lines, output = Path(folder) / "results.jsonl", Path(folder) / "output"
+            done, how = _run_process(kind, seeds, lines, output, known)
+            last = output.read_text(errors="replace").strip().splitlines()[-1:]
+        if done == len(seeds):
             return
-        yield Result(seeds[len(results)], "", how, output[-1][:300] if output else "")
-        seeds = seeds[len(results) + 1:]
+        known.put(Result(seeds[done], "", how, last[0][:300] if last else ""))
+        seeds = seeds[done + 1:]
 
 
-def _run_process(kind: str, seeds: range, lines: Path, output: Path) -> str:
-    """Run a process until it ends or one seed takes too long; return what to call the seed that it did not finish."""
+def _run_process(
+    kind: str, seeds: range, lines: Path, output: Path, known: SimpleQueue[Result],
+) -> tuple[int, str]:
+    """Run a process until it ends or one seed takes too long.
+
+    Returns:
+        How many seeds it did, and what to call the one that it did not finish.
+    """
     command = [sys.executable, "-m", "tests.fuzz", "batch", kind, f"{seeds.start}:{seeds.stop}", str(lines)]
-    with output.open("w") as stream, subprocess.Popen(command, stdout=stream, stderr=stream) as process:
-        size, since = -1, time.monotonic()
-        while process.poll() is None:
-            time.sleep(0.2)
-            now = lines.stat().st_size if lines.exists() else 0
-            if now != size:
-                size, since = now, time.monotonic()
-            elif time.monotonic() - since > SECONDS:
+    lines.touch()
+    with (
+        output.open("w") as stream, lines.open("rb") as results,
+        subprocess.Popen(command, stdout=stream, stderr=stream) as process,
+    ):
+        done, rest, since, how = 0, b"", time.monotonic(), "crash"
+        while True:
+            has_ended = process.poll() is not None  # before the last look at what it has written
+            *whole, rest = (rest + results.read()).split(b"\n")
+            for line in whole:
+                known.put(Result(**json.loads(line)))
+            done, since = done + len(whole), time.monotonic() if whole else since
+            if has_ended:
+                return done, how
+            if time.monotonic() - since > SECONDS:
                 process.kill()
-                return "hang"
-    return "crash"
+                process.wait()
+                how = "hang"
+            else:
+                time.sleep(0.2)
 
 
 def run_here(seeds: range, lines: Path, judge_seed: Callable[[int], Result]) -> None:

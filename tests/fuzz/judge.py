@@ -106,13 +106,13 @@ def expected_of(
 
 
 def _trained(function: object, tensors: list[torch.Tensor]) -> Outcome:
+    asking = [tensor for tensor in tensors if tensor.requires_grad]  # what a weight is written into would be among them
     values = function(*tensors)  # type: ignore[operator]
     terms = [
         ((value if value.dtype == torch.float64 else value.float()) * (place + 1)).sum()
         for place, value in enumerate(values) if value.is_floating_point()
     ]
     loss = torch.stack([term.to(terms[0].dtype) for term in terms]).sum() if terms else torch.zeros(())
-    asking = [tensor for tensor in tensors if tensor.requires_grad]
     if not asking or not loss.requires_grad:
         raise RuntimeError("nothing to train")
     found = torch.autograd.grad(loss, asking, allow_unused=True)
