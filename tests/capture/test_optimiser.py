@@ -199,7 +199,10 @@ def test_switching_momentum_on_after_compilation_is_refused():
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    (lambda optimizer, model: optimizer.add_param_group({"params": model.frozen.parameters()}), "has 2 parameter groups"),
+    (
+        lambda optimizer, model: optimizer.add_param_group({"params": model.frozen.parameters()}),
+        "has 2 parameter groups now, where the program was compiled with 1",
+    ),
     (lambda optimizer, model: optimizer.param_groups[0]["params"].pop(), "has other parameters in its groups"),
     (lambda optimizer, model: optimizer.param_groups[0]["params"].extend(model.frozen.parameters()), "has other"),
 ])

@@ -308,8 +308,8 @@ class _Builder:
         )
         raise OptionsError(
             f"{type(self.optimizer).__name__}: {what}", option="optimizer",
-            remedy="give all parameters their groups before the first call, those that rest with lr=0, or compile again: "
-            "make a new TrainStep; with PopTorch, destroy() and wrap the model again",
+            remedy="give all parameters their groups before the first call, those that rest with lr=0, or compile "
+            "again: make a new TrainStep; with PopTorch, destroy() and wrap the model again",
         )
 
     def _write_hyper(self, values: torch.Tensor, group: Group) -> None:
