@@ -196,3 +196,23 @@ def test_switching_momentum_on_after_compilation_is_refused():
     optimizer.param_groups[0]["momentum"] = 0.9
     with pytest.raises(OptionsError, match="needs other states"):
         step(*batches(1)[0])
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (
+        lambda optimizer, model: optimizer.add_param_group({"params": model.frozen.parameters()}),
+        "has 2 parameter groups now, where the program was compiled with 1",
+    ),
+    (lambda optimizer, model: optimizer.param_groups[0]["params"].pop(), "has other parameters in its groups"),
+    (lambda optimizer, model: optimizer.param_groups[0]["params"].extend(model.frozen.parameters()), "has other"),
+])
+def test_groups_that_change_after_compilation_are_refused(change, told):
+    model = Model()
+    model.frozen = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.layers.parameters(), 0.1)
+    step = TrainStep(model, optimizer)
+    step(*batches(1)[0])
+    change(optimizer, model)
+    with pytest.raises(OptionsError, match=told) as caught:
+        step(*batches(1)[0])
+    assert "make a new TrainStep" in caught.value.remedy

@@ -47,6 +47,51 @@ def test_tensors_of_the_host_are_refused(model: Callable[[torch.Tensor], torch.T
         run(model)
 
 
+class Held:
+    """Holds a tensor, and is no module."""
+
+    def __init__(self) -> None:
+        self.row = OUTSIDE.clone()
+
+
+NORMAL = torch.distributions.Normal(torch.zeros(4), 2 * torch.ones(4))
+LISTED, NAMED, HELD = [OUTSIDE.clone(), OUTSIDE.clone()], {"row": OUTSIDE.clone()}, Held()
+
+
+def of_a_closure() -> Callable[[torch.Tensor], torch.Tensor]:
+    table = OUTSIDE.clone()
+    return lambda x: x * table
+
+
+def of_an_argument() -> Callable[[torch.Tensor], torch.Tensor]:
+    table = OUTSIDE.clone()
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return multiplied(x, table)
+
+    def multiplied(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        return torch.mul(x, factor)
+
+    return scaled
+
+
+@pytest.mark.parametrize(("model", "name", "buffer"), [
+    (lambda x: x + OUTSIDE, "OUTSIDE", "OUTSIDE"), (lambda x: x * LISTED[1], "LISTED[1]", "constant"),
+    (lambda x: x * NAMED["row"], "NAMED['row']", "constant"), (lambda x: x * HELD.row, "HELD.row", "constant"),
+    (lambda x: NORMAL.log_prob(x), "NORMAL.loc", "constant"),
+    (of_a_closure(), "table", "table"), (of_an_argument(), "factor", "factor"),
+])
+def test_the_refusal_names_the_tensor_its_line_and_what_to_do(
+    model: Callable[[torch.Tensor], torch.Tensor], name: str, buffer: str,
+) -> None:
+    with pytest.raises(poptorch.Error) as caught:
+        run(model)
+    told = str(caught.value)
+    assert f"if they are to change. {name} was made outside of forward and is used in {__file__}:" in told
+    assert f'call self.register_buffer("{buffer}", {name}) in the model\'s __init__ and use self.{buffer}' in told
+    assert f"{name}.to(x.device)" in told
+
+
 def test_attributes_of_the_model_are_constants() -> None:
     class Constants(nn.Module):
         shared = torch.full((4,), 2.0)

@@ -505,3 +505,29 @@ def test_gradients_of_what_was_read_in_stages_with_checkpoints_and_second_deriva
         judge.step()
     for (name, value), (_, judged) in zip(model.state_dict().items(), twin.state_dict().items(), strict=True):
         torch.testing.assert_close(value, judged, msg=lambda words, name=name: f"{name}: {words}")
+
+
+def test_copy_weights_to_device_takes_what_another_executor_has_trained_of_a_part() -> None:
+    class WithLoss(nn.Module):
+        def __init__(self, part: nn.Module) -> None:
+            super().__init__()
+            self.part = part
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return poptorch.identity_loss(self.part(x).pow(2), "mean")
+
+    part, x = nn.Linear(4, 2), torch.randn(3, 4)
+    whole = WithLoss(part)
+    inference = poptorch.inferenceModel(part)
+    inference(x)
+    training = poptorch.trainingModel(whole, optimizer=torch.optim.SGD(whole.parameters(), lr=0.1))
+    training(x)
+    inference.copyWeightsToDevice()
+    torch.testing.assert_close(inference(x), part(x))
+    training(x)
+    inference.copyWeightsToDevice()  # nobody has looked at the trained weights in between
+    torch.testing.assert_close(inference(x), part(x))
+    before = part.weight.detach().clone()
+    training(x)
+    training.copyWeightsToDevice()  # of its own: what is on the host, as PopTorch has it
+    torch.testing.assert_close(part.weight, before)

@@ -393,3 +393,18 @@ def test_automatic_scaling_does_not_go_on_from_a_scale_that_makes_no_sense() -> 
     state["ipu_state"]["lossScaleUpdateFactor"] = math.nan
     with pytest.raises(poptorch.Error, match=r"cannot go on from a scale of nan: load the state of an optimiser whose"):
         optimizer.load_state_dict(state)
+
+
+def test_a_group_added_after_compilation_is_refused_until_the_model_is_compiled_again() -> None:
+    trained = model()
+    parameters = list(trained.parameters())
+    optimiser = poptorch.optim.SGD(parameters[:1], lr=0.1)
+    executor = poptorch.trainingModel(trained, optimizer=optimiser)
+    executor(*batches(1)[0])
+    optimiser.add_param_group({"params": parameters[1:], "lr": 0.2})
+    with pytest.raises(poptorch.Error, match=r"has 2 parameter groups now, where the program was compiled with 1"):
+        executor.setOptimizer(optimiser)
+    executor.destroy()
+    before = parameters[-1].detach().clone()
+    poptorch.trainingModel(trained, optimizer=optimiser)(*batches(1)[0])
+    assert not torch.equal(parameters[-1], before)

@@ -36,6 +36,8 @@ from torchipu.capture.inner_gradients import inner_gradients
 from torchipu.capture.inputs import refuse_foreign
 from torchipu.capture.process_wide import capturing
 from torchipu.capture.properties import properties_as_calls
+from torchipu.capture.saved_values import constants_saved
+from torchipu.capture.unregistered import WithConstants, names_of_attributes
 from torchipu.capture.whole_ops import whole
 from torchipu.capture.written_state import has_loops
 from torchipu.errors import CaptureError, IpuError
@@ -93,11 +95,13 @@ class _Results(torch.nn.Module):
     Args:
         inner: What Dynamo captured.
         training: The loss, or None for inference.
+        attributes: Names of the model's plain attributes that are tensors, by id.
     """
 
-    def __init__(self, inner: GraphModule, training: _Training | None) -> None:
+    def __init__(self, inner: GraphModule, training: _Training | None, attributes: Mapping[int, str]) -> None:
         super().__init__()
         self.inner = inner
+        self.attributes = attributes
         self.training_of = training
         self.leaves: list[Any] = []
         self.spec: pytree.TreeSpec | None = None
@@ -109,7 +113,9 @@ class _Results(torch.nn.Module):
         """Return the tensors among the results, in order; ``loss`` becomes the place of the loss among them."""
         # The interpreter and not a plain call: it hands annotations and source lines on to what is traced below it.
         with torch.fx.traceback.preserve_node_meta():
-            returned = torch.fx.Interpreter(self.inner).run(*args, *kwargs.values())
+            running = WithConstants(self.inner, self.attributes)
+            returned = running.run(*args, *kwargs.values())
+            running.refuse_writes()
         leaves, self.spec = pytree.tree_flatten(returned)
         chosen = None if self.training_of is None else find_loss(leaves, self.training_of.loss)
         tensors: list[torch.Tensor] = []
@@ -186,7 +192,8 @@ def _capture(
                 torch.Tensor, lambda leaf: fake_mode.from_tensor(leaf, static_shapes=True), (args, dict(kwargs)),
             )
             stack.enter_context(tracing(TracingContext(fake_mode)))
-        return export(_Results(traced, training), module, args, kwargs, name=name, strict_ops=strict_ops)
+        results = _Results(traced, training, names_of_attributes(module))
+        return export(results, module, args, kwargs, name=name, strict_ops=strict_ops)
 
 
 class Results(Protocol):
@@ -221,7 +228,7 @@ def export(
         name: Name of the graph.
         strict_ops: Refuse ops that would run through the generic codelet.
     """
-    with contextlib.ExitStack() as stack, whole():
+    with contextlib.ExitStack() as stack, whole(), constants_saved():
         joint = aot_export_joint_with_descriptors(
             stack, results, args, dict(kwargs), decompositions=decompositions(),
         )

@@ -189,6 +189,11 @@ class _Held:
     value: torch.Tensor
 
 
+def _members(group: Group) -> list[int]:
+    """Return which parameters a group has."""
+    return [id(parameter) for parameter in group["params"]]
+
+
 @dataclass(slots=True)
 class _Builder:
     """Gathers the parts of an OptimiserImport."""
@@ -204,6 +209,7 @@ class _Builder:
     host: dict[Tensor, torch.Tensor | None] = field(default_factory=dict)
     hyperparameters: dict[Tensor, torch.Tensor] = field(default_factory=dict)
     groups: list[tuple[Tensor, object]] = field(default_factory=list)
+    members: list[list[int]] = field(default_factory=list)
     held: dict[torch.Tensor, list[_Held]] = field(default_factory=dict)
 
     def structure(self, group: Group) -> tuple[str, tuple[str, ...]]:
@@ -215,6 +221,7 @@ class _Builder:
         tensor = Tensor(f"hyper.{self.label}{number}", (HYPER_WORDS,), DType.LONG, Role.HYPERPARAMETER)
         self.hyperparameters[tensor] = torch.zeros(HYPER_WORDS, dtype=torch.float64)
         self.groups.append((tensor, self.structure(group)))
+        self.members.append(_members(group))
         self.host[tensor] = None
         self.inputs.append(tensor)
         return tensor
@@ -273,6 +280,7 @@ class _Builder:
     def refresh(self) -> None:
         """Read hyper-parameters and adopted states."""
         # The groups are looked up anew: load_state_dict replaces them.
+        self._check_members()
         for (tensor, structure), group in zip(self.groups, self.optimizer.param_groups, strict=True):
             if self.structure(group) != structure:
                 raise OptionsError(
@@ -287,6 +295,22 @@ class _Builder:
             for held in states:
                 if state.get(held.key) is not held.value:
                     self._adopt(parameter, held, state)
+
+    def _check_members(self) -> None:
+        """Refuse groups that were added or taken away, or have other parameters: which updates what is compiled."""
+        now = [_members(group) for group in self.optimizer.param_groups]
+        if now == self.members:
+            return
+        what = (
+            f"has {len(now)} parameter groups now, where the program was compiled with {len(self.members)}"
+            if len(now) != len(self.members) else
+            "has other parameters in its groups than when the program was compiled"
+        )
+        raise OptionsError(
+            f"{type(self.optimizer).__name__}: {what}", option="optimizer",
+            remedy="give all parameters their groups before the first call, those that rest with lr=0, or compile "
+            "again: make a new TrainStep; with PopTorch, destroy() and wrap the model again",
+        )
 
     def _write_hyper(self, values: torch.Tensor, group: Group) -> None:
         given, row = dict(group), [0.0] * HYPER_WORDS

@@ -266,13 +266,21 @@ class _UserLines(TorchFunctionMode):
 
 def user_line(frame: FrameType | None) -> str:
     """Return the innermost frame of forward outside torch and torchipu as one entry of a stack trace."""
+    frame = user_frame(frame)
+    if frame is None:
+        return ""
+    file = frame.f_code.co_filename
+    code = linecache.getline(file, frame.f_lineno).strip()
+    return f'  File "{file}", line {frame.f_lineno}, in {frame.f_code.co_name}\n    {code}\n'
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of forward outside torch and torchipu, or None."""
     while frame is not None and frame.f_code is not Running.forward.__code__:
-        file = frame.f_code.co_filename
-        if not file.startswith((TORCH_ROOT, OUR_ROOT, "<")):
-            code = linecache.getline(file, frame.f_lineno).strip()
-            return f'  File "{file}", line {frame.f_lineno}, in {frame.f_code.co_name}\n    {code}\n'
+        if not frame.f_code.co_filename.startswith((TORCH_ROOT, OUR_ROOT, "<")):
+            return frame
         frame = frame.f_back
-    return ""
+    return None
 
 
 @contextlib.contextmanager

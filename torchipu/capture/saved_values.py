@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.fx.experimental import proxy_tensor
 
 from torchipu.capture.process_wide import replaced
 
@@ -32,6 +33,28 @@ def saved_as_read() -> Iterator[None]:
             yield
     finally:
         torch._C._autograd._saved_tensors_hooks_set_tracing(was_off)
+
+
+@contextlib.contextmanager
+def constants_saved() -> Iterator[None]:
+    """Let a function with a backward of its own save constants: torch looks for the call that made what it saves.
+
+    Releases of torch before 2.13 do not look.
+    """
+    find = getattr(proxy_tensor, "_get_proxies", None)
+    if find is None:
+        yield
+        return
+
+    def found(saved: Any) -> list[Any]:
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+        is_constant = isinstance(saved, torch.Tensor) and type(saved) in (torch.Tensor, torch.nn.Parameter)
+        if mode is not None and is_constant and proxy_tensor.get_proxy_slot(saved, mode.tracer, None) is None:
+            return []
+        return find(saved)
+
+    with replaced(proxy_tensor, "_get_proxies", found):
+        yield
 
 
 def without_account() -> contextlib.AbstractContextManager[None]:

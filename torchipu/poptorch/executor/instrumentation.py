@@ -45,6 +45,13 @@ def fetch(instrumented: Any) -> None:
             owner.copyWeightsToHostIfNeeded()
 
 
+def fetch_tensors(module: torch.nn.Module) -> None:
+    """Let the executors that hold values of a module's parameters and buffers bring them to the host."""
+    for tensor in _tensors(module):
+        if isinstance(tensor, _Lazy):
+            fetch(tensor)
+
+
 class _Lazy(torch.Tensor):
     """What `PoptorchParameter` and `PoptorchBuffer` share."""
 

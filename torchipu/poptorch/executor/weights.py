@@ -31,6 +31,7 @@ class Weights:
         """Copy what the user's model has to the device; the first time after a compilation, states too."""
         session = self._state.session
         self._state.is_dirty = False
+        instrumentation.fetch_tensors(self._state.holder)  # what another executor has trained of them
         if session.must_upload:
             session.upload([*session.weights, *session.states])
             session.must_upload = False

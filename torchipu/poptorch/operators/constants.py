@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.fx_source import line_in
-from torchipu.capture.running import user_line
+from torchipu.capture.running import user_frame, user_line
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments import structure
 from torchipu.poptorch.poptorch_core import createPoptorchError
@@ -33,8 +35,51 @@ def is_transformed(tensor: torch.Tensor) -> bool:
 def memory_of(tensor: torch.Tensor, like: torch.Tensor | None = None) -> int:
     """Return which memory a tensor lies in; beside a tensor without values, that of its twin without values."""
     if isinstance(like, FakeTensor) and not isinstance(tensor, ON_DEVICE):
-        tensor = like.fake_mode.from_tensor(tensor)
+        with _disable_current_modes():  # else the twin of a view is made by a call that is captured
+            tensor = like.fake_mode.from_tensor(tensor)
     return tensor.untyped_storage()._cdata
+
+
+def refuse_use(tensor: torch.Tensor) -> NoReturn:
+    """Raise Error for a tensor of the host that stands beside one of the device as it lies.
+
+    Args:
+        tensor: It is no input, parameter or buffer, and no attribute of the model; the frames of forward tell its name.
+    """
+    frame = user_frame(sys._getframe(1))
+    name = "" if frame is None else _variable(frame, tensor)
+    line = line_in(user_line(frame))
+    what = f"{name or 'It'} was made outside of forward{f' and is used in {line}' if line.file else ''}"
+    own = name if name.isidentifier() else "constant"
+    raise createPoptorchError(
+        f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, dtype={tensor.dtype}). "
+        "Constant tensors should be attributes of the model: register them as buffers if they are to change. "
+        f'{what}: call self.register_buffer("{own}", {name or "..."}) in the model\'s __init__ and use self.{own}, or '
+        f"move it where it is used, as by {name or 'tensor'}.to(x.device), as a constant of the program."
+    )
+
+
+def _variable(frame: FrameType, tensor: torch.Tensor) -> str:
+    """Return what code calls a tensor: a variable, an item of one or an attribute of one, or nothing."""
+    for variables in (frame.f_locals, frame.f_globals):
+        for name, value in variables.items():
+            if value is tensor:
+                return name
+        for name, value in variables.items():
+            within = _within(value, tensor)
+            if within:
+                return f"{name}{within}"
+    return ""
+
+
+def _within(value: Any, tensor: torch.Tensor) -> str:
+    """Return how a tensor is reached from a list, a dictionary or an object that holds it, or nothing."""
+    if type(value) in (list, tuple):
+        return next((f"[{index}]" for index, one in enumerate(value) if one is tensor), "")
+    if type(value) is dict:
+        return next((f"[{key!r}]" for key, one in value.items() if one is tensor), "")
+    held = getattr(value, "__dict__", None)
+    return next((f".{key}" for key, one in held.items() if one is tensor), "") if type(held) is dict else ""
 
 
 def refuse_write(model: torch.nn.Module | None, target: torch.Tensor) -> NoReturn:

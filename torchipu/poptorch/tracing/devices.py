@@ -14,8 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torchipu.capture.distributions import unvalidated
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments import structure
-from torchipu.poptorch.operators.constants import ON_DEVICE, is_transformed, memory_of, refuse_write
-from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.operators.constants import ON_DEVICE, is_transformed, memory_of, refuse_use, refuse_write
 from torchipu.poptorch.tracing.writes import written_by
 
 FACTORIES: frozenset[Any] = frozenset({
@@ -90,10 +89,7 @@ class _Devices(TorchFunctionMode):
     def _check(self, tensor: torch.Tensor) -> None:
         is_known = isinstance(tensor, (*ON_DEVICE, torch.nn.Parameter)) or tensor.dim() == 0 or is_transformed(tensor)
         if not is_known and id(tensor) not in self.constants and id(tensor) not in self.made:
-            raise createPoptorchError(
-                f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, dtype={tensor.dtype}). "
-                "Constant tensors should be attributes of the model: register them as buffers if they are to change."
-            )
+            refuse_use(tensor)
 
     def _say(self, name: str) -> None:
         if name not in self.names:
