@@ -25,7 +25,6 @@ class HostPlan:
         num_fold: Steps run after the last micro-batch of each replica.
         allocations: By number.
         arena_bytes: Size of the arena.
-        state_bytes: Size of the state memory.
         bank_bytes: Size of the memory that each replica has for states of its own.
         prepared_bytes: Size of the memory for what is hoisted out of the loop over micro-batches.
         states: Where each state tensor lies.
@@ -52,7 +51,6 @@ class HostPlan:
     num_fold: int
     allocations: list[Allocation]
     arena_bytes: int
-    state_bytes: int
     bank_bytes: int
     prepared_bytes: int
     states: dict[Tensor, HostTensor]

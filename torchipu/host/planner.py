@@ -344,7 +344,7 @@ class Planner:
             steps=steps, num_prologue=num_prologue, num_reset=len(parts.reset), num_body=num_body,
             num_fold=len(parts.fold), allocations=allocations,
             arena_bytes=place_in_arena([a for a in memory.at(Place.ARENA) if a.first >= 0]),
-            state_bytes=memory.lay_out(Place.STATE), bank_bytes=memory.lay_out(Place.BANK),
+            bank_bytes=memory.lay_out(Place.BANK),
             prepared_bytes=memory.lay_out(Place.PREPARED), states=self.values.states, outputs=outputs,
             output_is_direct=direct, constants=memory.constants, random_slots=self.streams.words,
             random_streams=tuple(self.streams.rows), shared_streams=tuple(self.streams.shared),
