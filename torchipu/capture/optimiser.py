@@ -210,6 +210,7 @@ class _Builder:
     hyperparameters: dict[Tensor, torch.Tensor] = field(default_factory=dict)
     groups: list[tuple[Tensor, object]] = field(default_factory=list)
     members: list[list[int]] = field(default_factory=list)
+    rows: dict[Tensor, list[float]] = field(default_factory=dict)
     held: dict[torch.Tensor, list[_Held]] = field(default_factory=dict)
 
     def structure(self, group: Group) -> tuple[str, tuple[str, ...]]:
@@ -289,7 +290,10 @@ class _Builder:
                     remedy="switch momentum, amsgrad, centered or decoupled_weight_decay on or off before the first "
                     "call, or make a new TrainStep",
                 )
-            self._write_hyper(self.hyperparameters[tensor], group)
+            row = self._hyper_row(group)
+            if row != self.rows.get(tensor):  # a small tensor takes longer than all else here
+                self.hyperparameters[tensor].copy_(torch.tensor(row, dtype=torch.float64))
+                self.rows[tensor] = row
         for parameter, states in self.held.items():
             state: State = self.optimizer.state[parameter]
             for held in states:
@@ -312,7 +316,8 @@ class _Builder:
             "again: make a new TrainStep; with PopTorch, destroy() and wrap the model again",
         )
 
-    def _write_hyper(self, values: torch.Tensor, group: Group) -> None:
+    def _hyper_row(self, group: Group) -> list[float]:
+        """Return the hyper-parameters of a group in the order of ``HYPER``."""
         given, row = dict(group), [0.0] * HYPER_WORDS
         if "betas" in given:
             given["beta1"], given["beta2"] = given["betas"]
@@ -320,7 +325,7 @@ class _Builder:
         for name, place in HYPER.items():
             if given.get(name) is not None:
                 row[place] = float(given[name])
-        values.copy_(torch.tensor(row, dtype=values.dtype))
+        return row
 
     def _adopt(self, parameter: torch.Tensor, held: _Held, state: State) -> None:
         """Take over a state that load_state_dict has put in place of the one the program works on."""

@@ -17,6 +17,7 @@ from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_s
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
 from torchipu.capture.tracked_gradients import of_kind, of_names
 from torchipu.distributed.members import Members, members_of
+from torchipu.host.bound_plan import BoundPlan
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.options import Options
@@ -57,6 +58,7 @@ class TrainStep(ProgramStep):
         self._loss_scale = torch.tensor(self.options.loss_scaling, dtype=torch.float32)
         self._scale_history = torch.zeros(3, dtype=torch.int64)
         self._used_scale = self.options.loss_scaling
+        self._refreshed: tuple[BoundPlan, list[list[float]]] | None = None  # what memory has which hyper-parameters
 
     @property
     def micro_batches(self) -> int:
@@ -198,10 +200,15 @@ class TrainStep(ProgramStep):
         """Read learning rates and the other hyper-parameters anew."""
         assert self._built is not None and self._built.optimiser is not None and self._bound is not None
         self._built.optimiser.refresh()
-        for tensor, value in self._built.optimiser.hyperparameters.items():
+        hyperparameters = self._built.optimiser.hyperparameters
+        refreshed = self._bound, [value.tolist() for value in hyperparameters.values()]
+        if refreshed == self._refreshed:
+            return
+        for tensor, value in hyperparameters.items():
             if tensor not in self._bound.host_plan.states:
                 continue  # only other processes of a pipeline read it
             self._bound.state_view(tensor).copy_(value.view(torch.int64))
+        self._refreshed = refreshed
 
     def _mark_stepped(self) -> None:
         # Schedulers of learning rates warn unless the optimiser has made a step before theirs.
