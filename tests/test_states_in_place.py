@@ -236,3 +236,20 @@ def test_inference_reads_the_weights_that_training_writes() -> None:
         torch.testing.assert_close(shown(x), pair.model.last(x).detach(), rtol=1e-5, atol=1e-6)
     held = shown.states_on_device().values()
     assert {value.data_ptr() for value in held} == {p.data_ptr() for p in pair.model.last.parameters()}
+
+
+def test_an_interrupt_before_anything_runs_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair()
+    pair.call(0)
+    versions = [parameter._version for parameter in pair.model.parameters()]
+
+    def interrupted(self: BoundPlan, *arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BoundPlan, "_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pair.step(*drawn(8, 1))
+    assert [parameter._version for parameter in pair.model.parameters()] == versions
+    pair.call(2)
+    pair.agree()

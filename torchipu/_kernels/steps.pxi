@@ -66,7 +66,7 @@ cdef class Steps:
     cdef double charged         # when a step was last charged
     cdef object watcher         # called with the number of each step before it runs, and with -1 behind the last
     cdef bint is_watched
-    cdef readonly bint has_ended  # whether the last run got to the end of its last update
+    cdef public bint has_ended  # whether the last run got to the end of its last update
 
     def __cinit__(self, int num_buffers):
         cdef int i

@@ -405,6 +405,7 @@ class BoundPlan:
         if self.observation.counts:
             self._tallies().zero_()
             self.has_run = True
+        self.engine.has_ended = False
         if is_restored:
             with self._kept(iterations, threads):
                 self._run(micro_batches, iterations, threads, borrow, is_prepared)

@@ -50,7 +50,8 @@ class Resident:
     """A state in the program's memory and the user's tensor that it mirrors.
 
     Attributes:
-        memory: The state; ``[replicas, ...]`` where each replica has its own.
+        memory: The state; ``[replicas, ...]`` where each replica has its own. The user's tensor itself, where the
+            program works on that.
         host: The user's tensor, which has the state of the first replica.
         is_written: Whether a call changes the state.
         replicas: What every replica had after the last call that ended well, where each has its own.

@@ -29,6 +29,7 @@ class RunningStep(CompilingStep):
     """A program that runs on the tensors of a call."""
 
     default_output_mode = "all"
+
     # ------------------------------------------------------------------ for subclasses
     @property
     def output_mode(self) -> str:
@@ -212,10 +213,11 @@ class RunningStep(CompilingStep):
         now = laid(hosts)
         if now == self._laid:
             return
-        self._laid, self._is_in_place = now, bound.place_states([host.detach() for host in hosts])
-        self._clean = False
+        is_in_place = bound.place_states([host.detach() for host in hosts])
         for resident, view in zip(self._residents, bound.placed_states.views, strict=True):
             resident.memory = view
+        self._clean = False
+        self._is_in_place, self._laid = is_in_place, now  # last: what is interrupted is done again
 
     def _upload(self) -> bool:
         """Bring the user's tensors into the program's memory, and return whether all were there."""
