@@ -107,7 +107,7 @@ class MiniPlanner:
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, adds_up: bool = False, joining: Joining | None = None,
         writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
-        overwrites: Sequence[frozenset[int]] = (),
+        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
     ) -> None:
         if items <= 0:
             return
@@ -115,7 +115,8 @@ class MiniPlanner:
         addresses = [
             self.buffers[t.buffer].data_ptr() + t.offset * t.dtype.host_bytes for t in (*outputs, *inputs)
         ]
-        run_kernel(kernel, addresses, ints, scalars, items, grain, self.threads, scratch_bytes)
+        round_items = items // rounds if rounds > 1 else 0
+        run_kernel(kernel, addresses, ints, scalars, items, grain, self.threads, scratch_bytes, round_items)
         for written in outputs:
             self.check_guards(self.buffers[written.buffer])
 

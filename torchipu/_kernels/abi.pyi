@@ -19,7 +19,7 @@ def check_table(kernels: Iterable[AnyKernel]) -> None: ...
 
 def run_kernel(
     kernel: Kernel[I, S], args: Sequence[int], ints: I | tuple[()] = ..., scalars: S | tuple[()] = ...,
-    items: int = ..., grain: int = ..., threads: int = ..., scratch_bytes: int = ...,
+    items: int = ..., grain: int = ..., threads: int = ..., scratch_bytes: int = ..., round_items: int = ...,
 ) -> None: ...
 
 def call_kernel(
@@ -31,7 +31,7 @@ def run_vertices(
     calls: Sequence[tuple[AnyKernel, int, Sequence[Any], Sequence[Any], int, int]], places: np.ndarray,
 ) -> None: ...
 
-def copy_memory(copies: Sequence[tuple[int, int, int]], threads: int) -> None: ...
+def copy_memory(copies: Sequence[tuple[int, int, int]], threads: int, before_run: bool = ...) -> None: ...
 
 def are_row_major(tensors: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -> bool: ...
 
@@ -54,6 +54,7 @@ class Plan:
         self, kernel: Kernel[I, S], buffers: Sequence[int], byte_offsets: Sequence[int], ints: I | tuple[()],
         scalars: S | tuple[()], items: int, grain: int, scratch_bytes: int, together: bool = ..., order: int = ...,
         lane_strides: Sequence[int] = ..., joined: tuple[int, Sequence[int], I, int, int] | None = ...,
+        round_items: int = ...,
     ) -> int: ...
     def end_step(
         self, kernel: Kernel[I, S], ints: I | tuple[()], from_: int, to: int, random: int = ..., item_floats: int = ...,

@@ -51,6 +51,8 @@ cdef extern from "team.h" nogil:
         int takes_turns
         const ti_ending *endings
         int num_endings
+        int64_t first_item
+        int64_t round_items
     ctypedef struct ti_part:
         ti_job job
         int64_t per_unit
@@ -116,7 +118,7 @@ cdef struct VertexCall:
 
 
 def run_kernel(kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain=1, int threads=1,
-               int64_t scratch_bytes=0):
+               int64_t scratch_bytes=0, int64_t round_items=0):
     """Run one kernel on addresses; for tests and measurements.
 
     Raises:
@@ -124,7 +126,8 @@ def run_kernel(kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain
     """
     kernel.check(len(args), ints, scalars)
     plan = Plan(len(args))
-    plan.add_step(kernel, range(len(args)), [0] * len(args), ints, scalars, items, grain, scratch_bytes)
+    plan.add_step(kernel, range(len(args)), [0] * len(args), ints, scalars, items, grain, scratch_bytes,
+                  round_items=round_items)
     for buffer, address in enumerate(args):
         plan.bind(buffer, address)
     plan.run((0, 0), (0, 1), (1, 1), 1, 1, threads)

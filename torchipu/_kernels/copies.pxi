@@ -1,7 +1,8 @@
 # Copies between memories of the caller and of programs, on threads of the engine: those of torch would go on spinning.
 
-cdef int64_t COPY_PIECE = 1 << 18  # bytes that a thread copies at a time
+cdef int64_t COPY_PIECE = 1 << 16  # bytes that a thread copies at a time
 cdef int64_t LEAST_SHARED = 1 << 22  # bytes below which waking threads takes longer than copying
+cdef int64_t LEAST_SHARED_BEFORE_RUN = 1 << 17  # the same for threads that would be woken right afterwards anyway
 
 
 cdef int copy_pieces(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
@@ -13,17 +14,18 @@ cdef int copy_pieces(char *const *args, const int64_t *ints, const double *scala
     return 0
 
 
-def copy_memory(copies, int threads):
+def copy_memory(copies, int threads, bint before_run=False):
     """Copy memories that do not overlap, in one go that no signal interrupts.
 
     Args:
         copies: ``(address to copy to, address to copy from, bytes)`` of each.
         threads: Threads that may take part; the caller does all of it where there is little.
+        before_run: Whether the same threads run something right afterwards.
 
     Raises:
         ExecutionError: Bytes are to be copied from or to no memory.
     """
-    cdef int64_t total = 0, pieces = 0, left, place = 0
+    cdef int64_t total = 0, pieces = 0, left, place = 0, least
     cdef uintptr_t target, source
     cdef int64_t *rows
     cdef ti_job job
@@ -42,11 +44,12 @@ def copy_memory(copies, int threads):
             target, source, left = target + COPY_PIECE, source + COPY_PIECE, left - COPY_PIECE
             place += 1
     try:
-        if threads <= 1 or total < LEAST_SHARED or getattr(_RUNNING, "active", False):
+        least = LEAST_SHARED_BEFORE_RUN if before_run else LEAST_SHARED
+        if threads <= 1 or total < least or getattr(_RUNNING, "active", False):
             with nogil:
                 copy_pieces(NULL, rows, NULL, 0, pieces, NULL)
             return
-        job = ti_job(copy_pieces, NULL, rows, NULL, pieces, 1, 1, 0, 0, False, NULL, 0)
+        job = ti_job(copy_pieces, NULL, rows, NULL, pieces, 1, 1, 0, 0, False, NULL, 0, 0, 0)
         with _LOCK:
             if ti_prepare(threads, 0):
                 raise MemoryError("no memory, or no threads, for the engine")

@@ -133,6 +133,7 @@ cdef class Plan(Phases):
             job.num_endings = step.num_endings
             job.num_args = step.num_args
             job.scratch_bytes = step.scratch_bytes
+            job.first_item = job.round_items = 0
             if 1 < loops.lanes == step.joined_lanes and lies_joined(step, loops.args, loops.lanes):
                 job.ints, job.items, job.grain = step.joined_ints, step.joined_items, step.joined_grain
                 job.lanes, job.takes_turns = 1, False
@@ -143,6 +144,7 @@ cdef class Plan(Phases):
             job.ints = step.ints
             job.items = step.items
             job.grain = step.grain
+            job.round_items = step.round_items
             job.takes_turns = step.order == _IN_ITEMS
             job.lanes = 1 if step.order == _IN_TURN else loops.lanes
             for lane in range(loops.lanes if step.order == _IN_TURN else 1):

@@ -95,7 +95,7 @@ cdef class Phases(Steps):
                     args[i] = (self.current[step.buffers[i]] + step.offsets[i] + first_lane * step.lane_strides[i])
                 part.job = ti_job(
                     step.function, args, step.ints, step.scalars, step.items, step.grain, 1, step.scratch_bytes,
-                    step.num_args, False, step.endings, step.num_endings)
+                    step.num_args, False, step.endings, step.num_endings, 0, 0)
                 args += step.num_args
 
     cdef int64_t most_args(self) noexcept:

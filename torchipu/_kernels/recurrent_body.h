@@ -11,18 +11,18 @@ static inline int64_t ti_kept(const recurrent_ints *s) { return s->hidden * (s->
 
 #define ROW(P) FN(load_most)((P) + j, H - j)
 #define PUT(P, X) FN(store_most)((P) + j, (X), H - j)
-#define EACH(H_) for (int64_t j = 0, H = (H_); j < H; j += VL)
 
-/* c[m][n] (+)= a[m][k] b, with b[k][n] in panels as matmul_pack leaves them; the first also takes a bias for each column,
- * or NULL */
-static void FN(rows_product)(float *c, const float *a, const float *b, const float *bias, int64_t m, int64_t k, int64_t n, int accumulate) {
-  for (int64_t j = 0; j < n; j += TI_PANEL)
+/* Columns [j0, j1), whole panels, of c[m][n] (+)= a[m][k] b, with b[k][n] in panels as matmul_pack leaves them */
+static void FN(columns_product)(float *c, const float *a, const float *b, int64_t m, int64_t k, int64_t n, int64_t j0, int64_t j1, int accumulate) {
+  for (int64_t j = j0; j < j1; j += TI_PANEL)
     for (int64_t k0 = 0; k0 < k; k0 += TI_SUM_BLOCK) {
       ti_tile t = {.a = a + k0, .as = k, .ak = 1, .b = b + j * k + k0 * TI_PANEL, .bs = TI_PANEL, .c = c + j, .ldc = n,
-                   .k = ti_min(TI_SUM_BLOCK, k - k0), .accumulate = accumulate || k0 > 0,
-                   .col_bias = bias ? bias + j : NULL};
+                   .k = ti_min(TI_SUM_BLOCK, k - k0), .accumulate = accumulate || k0 > 0};
       FN(tiles_k_rows)(t, m, ti_min(TI_PANEL, n - j));
     }
+}
+static void FN(rows_product)(float *c, const float *a, const float *b, int64_t m, int64_t k, int64_t n, int accumulate) {
+  FN(columns_product)(c, a, b, m, k, n, 0, n, accumulate);
 }
 
 /* Packs weights [gates * hidden][state] as [block of units][state][gates][TI_UNITS], zero beyond the last unit: the sums of
@@ -165,12 +165,13 @@ static const FN(cell_tiles) FN(tiles_of_4) = {3, 1, 1, 2, {0, C(4, 1, 1), C(4, 1
 #endif
 #undef C
 
-/* A step of all rows: weights of some units after those of others, each for all rows while they are near. */
-static void FN(cells_step)(const ti_cells *step, int64_t rows) {
+/* A step of all rows, the units from `first` on as far as `last`: weights of some after those of others, each for all
+ * rows while they are near. */
+static void FN(cells_step)(const ti_cells *step, int64_t rows, int64_t first, int64_t last) {
   const FN(cell_tiles) *tiles = step->kind == TI_CELL_LSTM ? &FN(tiles_of_4) : step->kind == TI_CELL_GRU ? &FN(tiles_of_3) : &FN(tiles_of_1);
-  const int64_t vectors = ti_ceil(step->hidden, VL), even = ti_even(rows, tiles->most), few = rows <= tiles->few;
+  const int64_t vectors = ti_ceil(last, VL), even = ti_even(rows, tiles->most), few = rows <= tiles->few;
   const int64_t several = few ? tiles->subs_few : tiles->subs_many;
-  for (int64_t v = 0, subs; v < vectors; v += subs) {
+  for (int64_t v = first / VL, subs; v < vectors; v += subs) {
     const int64_t unit = v * VL, whole = v + several <= vectors;
     subs = whole ? several : 1;
     ti_cells t = *step;
@@ -188,43 +189,49 @@ static void FN(cells_step)(const ti_cells *step, int64_t rows) {
   }
 }
 
+/* Copies columns of rows that are as wide on both sides. */
+static inline void FN(copy_columns)(float *to, const float *from, int64_t rows, int64_t width, int64_t j0, int64_t j1) {
+  for (int64_t r = 0; r < rows; r++) memcpy(to + r * width + j0, from + r * width + j0, sizeof(float) * (size_t)(j1 - j0));
+}
+
+/* One step of some rows and units; `full` has room for states before their projection. */
+static void FN(step_forward)(const recurrent_ints *s, char *const *args, int64_t step, int64_t b0, int64_t rows, int64_t first, int64_t last, float *full) {
+  const int64_t gates = ti_gates(s), kept = ti_kept(s), place = (s->reverse ? s->time - 1 - step : step) * s->batch + b0;
+  float *const y = (float *)args[0] + place * s->state, *const cell = (float *)args[1] + (s->cell == TI_CELL_LSTM ? b0 * s->hidden : 0);
+  const float *const before = step ? y + (s->reverse ? 1 : -1) * s->batch * s->state : (const float *)args[4] + b0 * s->state;
+  if (!step && s->cell == TI_CELL_LSTM) FN(copy_columns)(cell, (const float *)args[5] + b0 * s->hidden, rows, s->hidden, first, last);
+  const ti_cells t = {
+    .state = before, .weight = (const float *)args[6], .bias = s->cell == TI_CELL_GRU ? (const float *)args[7] : NULL,
+    .x = (const float *)args[3] + place * gates, .before = before, .cell = cell, .h = s->projects ? full : y,
+    .kept = s->keeps && kept ? (float *)args[2] + place * kept : NULL, .state_row = s->state, .x_row = gates,
+    .before_row = s->state, .h_row = s->projects ? s->hidden : s->state, .kept_row = kept,
+    .block = s->state * ti_gates_of(s->cell) * TI_UNITS, .summands = s->state, .hidden = s->hidden, .kind = (int)s->cell,
+  };
+  FN(cells_step)(&t, rows, first, last);
+  if (s->projects) FN(rows_product)(y, full, (const float *)args[8], rows, s->hidden, s->state, 0);
+}
+
 TI_KERNEL(recurrence) {
-  const recurrent_ints s = *(const recurrent_ints *)ints;
-  const int64_t gates = ti_gates(&s), kept = ti_kept(&s);
-  float *const full = (float *)scratch;  /* states before their projection */
+  const recurrent_ints *const s = (const recurrent_ints *)ints;
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t b0 = item * s.rows, rows = ti_min(s.rows, s.batch - b0);
-    float *cell = (float *)args[1];
-    if (s.cell == TI_CELL_LSTM) {
-      cell += b0 * s.hidden;
-      memcpy(cell, (const float *)args[5] + b0 * s.hidden, sizeof(float) * (size_t)(rows * s.hidden));
+    if (s->parts) {
+      const int64_t part = item % s->parts, first = part * s->units;
+      FN(step_forward)(s, args, item / s->parts, 0, s->batch, first, ti_min(first + s->units, s->hidden), NULL);
+      continue;
     }
-    const float *before = (const float *)args[4] + b0 * s.state;
-    for (int64_t step = 0; step < s.time; step++) {
-      const int64_t place = (s.reverse ? s.time - 1 - step : step) * s.batch + b0;
-      float *y = (float *)args[0] + place * s.state;
-      const ti_cells t = {
-        .state = before, .weight = (const float *)args[6], .bias = s.cell == TI_CELL_GRU ? (const float *)args[7] : NULL,
-        .x = (const float *)args[3] + place * gates, .before = before, .cell = cell, .h = s.projects ? full : y,
-        .kept = s.keeps && kept ? (float *)args[2] + place * kept : NULL, .state_row = s.state, .x_row = gates,
-        .before_row = s.state, .h_row = s.projects ? s.hidden : s.state, .kept_row = kept,
-        .block = s.state * ti_gates_of(s.cell) * TI_UNITS, .summands = s.state, .hidden = s.hidden, .kind = (int)s.cell,
-      };
-      FN(cells_step)(&t, rows);
-      if (s.projects) FN(rows_product)(y, full, (const float *)args[8], NULL, rows, s.hidden, s.state, 0);
-      before = y;
-    }
+    const int64_t b0 = item * s->rows, rows = ti_min(s->rows, s->batch - b0);
+    for (int64_t step = 0; step < s->time; step++) FN(step_forward)(s, args, step, b0, rows, 0, s->hidden, (float *)scratch);
   }
   return TI_OK;
 }
 
-/* One sample of one step backwards: gradients of the gates' sums at `d` (of their recurrent half at `inner`, GRU).
- * dh: gradient of the state, which GRU replaces by its direct share; dc: of the cell, updated in place. */
-TI_INLINE void FN(cell_backward)(int64_t kind, int64_t hidden, float *dh, float *dc, const float *y, const float *kept,
-                                 const float *before, float *d, float *inner) {
+/* Some units of one sample of one step backwards: gradients of the gates' sums at `d` (of their recurrent half at
+ * `inner`, GRU). dh: gradient of the state, which GRU replaces by its direct share; dc: of the cell, updated in place. */
+TI_INLINE void FN(cell_backward)(int64_t kind, int64_t H, int64_t first, int64_t last, float *dh, float *dc, const float *y,
+                                 const float *kept, const float *before, float *d, float *inner) {
   const int64_t width = kind == TI_CELL_LSTM ? 5 : kind == TI_CELL_GRU ? 4 : 0;
-  EACH(hidden) {
+  for (int64_t j = first; j < last; j += VL) {
     const VF g0 = ROW(dh);
     /* what the forward kept of the next sample: too much for all of it to have been fetched by the hardware */
     for (int64_t part = 0; part < width; part++) _mm_prefetch((const char *)(kept + (width + part) * H + j), _MM_HINT_T0);
@@ -249,40 +256,54 @@ TI_INLINE void FN(cell_backward)(int64_t kind, int64_t hidden, float *dh, float 
   }
 }
 
+/* Gradients of some rows and units in one step, counted from the last: of the state at dh[rows][state], from those of
+ * the step behind it, then of the gates' sums. `full` has room for gradients before a projection. The step behind all
+ * others has gradients of the first states alone. */
+static void FN(step_backward)(const recurrent_ints *s, char *const *args, int64_t step, int64_t b0, int64_t rows, int64_t first, int64_t last,
+                              float *dh, float *dc, float *full) {
+  const int64_t gates = ti_gates(s), kept = ti_kept(s), is_lstm = s->cell == TI_CELL_LSTM, is_gru = s->cell == TI_CELL_GRU;
+  const int64_t t = s->reverse ? step : s->time - 1 - step, place = t * s->batch + b0, is_first = step == s->time - 1;
+  const int64_t later = (s->reverse ? t - 1 : t + 1) * s->batch + b0, earlier = (s->reverse ? t + 1 : t - 1) * s->batch + b0;
+  if (step) FN(columns_product)(dh, (const float *)args[is_gru] + later * gates, (const float *)args[10], rows, gates, s->state, first, last, (int)is_gru);
+  else {
+    for (int64_t r = 0; r < rows; r++) memset(dh + r * s->state + first, 0, sizeof(float) * (size_t)(last - first));
+    if (is_lstm) FN(copy_columns)(dc, (const float *)args[5] + b0 * s->hidden, rows, s->hidden, s->projects ? 0 : first, s->projects ? s->hidden : last);
+  }
+  if (step == s->time) return;
+  const float *const dy = (const float *)args[4] + place * s->state, *const y = (const float *)args[7] + place * s->state;
+  float *const d = (float *)args[0] + place * gates, *const inner = is_gru ? (float *)args[1] + place * gates : d, *total = dh;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = first; j < last; j++) dh[r * s->state + j] += dy[r * s->state + j];
+  if (s->projects) {
+    memcpy((float *)args[1] + place * s->state, dh, sizeof(float) * (size_t)(rows * s->state));
+    FN(rows_product)(full, dh, (const float *)args[11], rows, s->state, s->hidden, 0);
+    total = full; first = 0; last = s->hidden;
+  }
+  for (int64_t r = 0; r < rows; r++) {
+    const float *before = NULL;
+    if (is_lstm) before = is_first ? (const float *)args[9] + (b0 + r) * s->hidden : (const float *)args[6] + (earlier + r) * kept + 4 * s->hidden;
+    if (is_gru) before = is_first ? (const float *)args[8] + (b0 + r) * s->state : (const float *)args[7] + (earlier + r) * s->state;
+    FN(cell_backward)(s->cell, s->hidden, first, last, total + r * s->hidden, dc + r * s->hidden, y + r * s->state,
+                      (const float *)args[6] + (place + r) * kept, before, d + r * gates, inner + r * gates);
+  }
+}
+
 TI_KERNEL(recurrence_backward) {
-  const recurrent_ints s = *(const recurrent_ints *)ints;
-  const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_lstm = s.cell == TI_CELL_LSTM, is_gru = s.cell == TI_CELL_GRU;
+  const recurrent_ints *const s = (const recurrent_ints *)ints;
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t b0 = item * s.rows, rows = ti_min(s.rows, s.batch - b0);
-    float *dh = (float *)scratch, *dc = dh + s.rows * s.state, *full = dc + s.rows * s.hidden;
-    memset(dh, 0, sizeof(float) * (size_t)(rows * s.state));
-    if (is_lstm) memcpy(dc, (const float *)args[5] + b0 * s.hidden, sizeof(float) * (size_t)(rows * s.hidden));
-    for (int64_t step = 0; step < s.time; step++) {
-      const int64_t t = s.reverse ? step : s.time - 1 - step, place = t * s.batch + b0, is_first = step == s.time - 1;
-      const int64_t earlier = (s.reverse ? t + 1 : t - 1) * s.batch + b0;
-      const float *dy = (const float *)args[4] + place * s.state, *y = (const float *)args[7] + place * s.state;
-      float *d = (float *)args[0] + place * gates, *inner = is_gru ? (float *)args[1] + place * gates : d, *total = dh;
-      for (int64_t i = 0; i < rows * s.state; i++) dh[i] += dy[i];
-      if (s.projects) {
-        memcpy((float *)args[1] + place * s.state, dh, sizeof(float) * (size_t)(rows * s.state));
-        FN(rows_product)(full, dh, (const float *)args[11], NULL, rows, s.state, s.hidden, 0);
-        total = full;
-      }
-      for (int64_t r = 0; r < rows; r++) {
-        const float *before = NULL;
-        if (is_lstm) before = is_first ? (const float *)args[9] + (b0 + r) * s.hidden : (const float *)args[6] + (earlier + r) * kept + 4 * s.hidden;
-        if (is_gru) before = is_first ? (const float *)args[8] + (b0 + r) * s.state : (const float *)args[7] + (earlier + r) * s.state;
-        FN(cell_backward)(s.cell, s.hidden, total + r * s.hidden, dc + r * s.hidden, y + r * s.state,
-                          (const float *)args[6] + (place + r) * kept, before, d + r * gates, inner + r * gates);
-      }
-      FN(rows_product)(dh, inner, (const float *)args[10], NULL, rows, gates, s.state, is_gru);
+    if (s->parts) {
+      const int64_t part = item % s->parts, first = part * s->units;
+      FN(step_backward)(s, args, item / s->parts, 0, s->batch, first, ti_min(first + s->units, s->hidden), (float *)args[2], (float *)args[3], NULL);
+      continue;
     }
-    memcpy((float *)args[2] + b0 * s.state, dh, sizeof(float) * (size_t)(rows * s.state));
-    if (is_lstm) memcpy((float *)args[3] + b0 * s.hidden, dc, sizeof(float) * (size_t)(rows * s.hidden));
+    const int64_t b0 = item * s->rows, rows = ti_min(s->rows, s->batch - b0);
+    float *dh = (float *)scratch, *dc = dh + s->rows * s->state, *full = dc + s->rows * s->hidden;
+    for (int64_t step = 0; step <= s->time; step++) FN(step_backward)(s, args, step, b0, rows, 0, s->state, dh, dc, full);
+    memcpy((float *)args[2] + b0 * s->state, dh, sizeof(float) * (size_t)(rows * s->state));
+    if (s->cell == TI_CELL_LSTM) memcpy((float *)args[3] + b0 * s->hidden, dc, sizeof(float) * (size_t)(rows * s->hidden));
   }
   return TI_OK;
 }
 #undef ROW
 #undef PUT
-#undef EACH

@@ -31,6 +31,7 @@ cdef struct Step:
     double *scalars
     int64_t items
     int64_t grain
+    int64_t round_items         # that all threads end before others begin; 0 where they may be made in any order
     int joined_lanes            # whose calls are one where their arguments lie so far apart; 0 for none
     int64_t *joined_strides
     int64_t *joined_ints
@@ -119,7 +120,8 @@ cdef class Steps:
         return &self.steps[self.num_steps - 1]
 
     def add_step(self, kernel, buffers, byte_offsets, ints, scalars, int64_t items, int64_t grain,
-                 int64_t scratch_bytes, bint together=False, int order=IN_TURN, lane_strides=(), joined=None):
+                 int64_t scratch_bytes, bint together=False, int order=IN_TURN, lane_strides=(), joined=None,
+                 int64_t round_items=0):
         """Append a kernel call and return its number.
 
         A call that is made together is made once for all replicas, on the memory of the first, after each of them has
@@ -128,7 +130,8 @@ cdef class Steps:
         an item of the call onto a part that no other item touches, in their order within each item; ``IN_TURN`` one
         after another. ``lane_strides`` are the bytes from each argument of one of them to that of the next. ``joined``
         is ``(lanes, strides, ints, items, grain)`` of the call that does what so many of them do, where their arguments
-        turn out to lie ``strides`` bytes apart.
+        turn out to lie ``strides`` bytes apart. Where ``round_items`` is not 0, so many items are made by all threads
+        before the next so many begin.
         """
         buffers, byte_offsets = list(buffers), list(byte_offsets)
         ints, scalars = kernel.flat_ints(ints), kernel.flat_scalars(scalars)
@@ -150,6 +153,7 @@ cdef class Steps:
         step.num_args = len(buffers)
         step.items = items
         step.grain = grain
+        step.round_items = round_items
         step.together = together
         step.order = order
         self.num_together += together

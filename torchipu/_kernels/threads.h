@@ -44,7 +44,7 @@ typedef struct {
 
 /* A step of one lane, or of several: runs of the program on other micro-batches, each with arguments of its own. Lanes
  * that write memory of their own go side by side. Where all add onto the same memory, the lanes of a chunk take turns
- * in their order, while threads share out the chunks. */
+ * in their order, while threads share out the chunks. Items may be made in rounds, which read what those before made. */
 typedef struct {
   ti_kernel fn;
   char *const *args;                   /* of the first lane */
@@ -57,6 +57,7 @@ typedef struct {
   int takes_turns;
   const ti_ending *endings;
   int num_endings;
+  int64_t first_item, round_items;     /* items of a round, which all threads end before the next; 0 for a single one */
 } ti_job;
 
 /* A step of a phase, `per_unit` items of which belong to a unit of its strand. */
@@ -126,7 +127,8 @@ static int ti_call_ended(const ti_job *job, char *const *args, int64_t begin, in
 }
 
 static inline int ti_call(const ti_job *job, int64_t lane, int64_t chunk, void *scratch) {
-  const int64_t begin = chunk * job->grain, end = begin + job->grain < job->items ? begin + job->grain : job->items;
+  const int64_t begin = job->first_item + chunk * job->grain, last = job->first_item + job->items;
+  const int64_t end = begin + job->grain < last ? begin + job->grain : last;
   char *const *args = job->args + lane * job->num_args;
   if (!job->num_endings) return job->fn(args, job->ints, job->scalars, begin, end, scratch);
   return ti_call_ended(job, args, begin, end, (char *)scratch);
@@ -333,10 +335,8 @@ static void ti_meet(ti_pool *pool) {
   }
 }
 
-/* Runs one step on up to `threads` threads, the caller among them; the caller holds the engine's lock and has set
- * TI_FLUSH_SUBNORMALS. */
-static int ti_run_flushing(ti_pool *pool, const ti_job *job, int threads) {
-  if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
+/* Runs the items of one round. */
+static int ti_run_round(ti_pool *pool, const ti_job *job, int threads) {
   const int64_t chunks = ti_chunks(job), units = ti_units(job);
   if (units <= 0) return 0;
   for (int i = 0; TI_CHECKED && i < threads; i++) ti_fence_scratch(pool, job, i);
@@ -352,6 +352,21 @@ static int ti_run_flushing(ti_pool *pool, const ti_job *job, int threads) {
   pool->most = threads < units ? threads : (int)units;
   ti_meet(pool);
   return (int)(atomic_load_explicit(&pool->trap, memory_order_relaxed) % TI_TRAP);
+}
+
+/* Runs one step on up to `threads` threads, the caller among them; the caller holds the engine's lock and has set
+ * TI_FLUSH_SUBNORMALS. */
+static int ti_run_flushing(ti_pool *pool, const ti_job *job, int threads) {
+  if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
+  if (!job->round_items) return ti_run_round(pool, job, threads);
+  ti_job round = *job;
+  int trap = 0;
+  for (; round.first_item < job->items && !trap; round.first_item += job->round_items) {
+    const int64_t left = job->items - round.first_item;
+    round.items = left < job->round_items ? left : job->round_items;
+    trap = ti_run_round(pool, &round, threads);
+  }
+  return trap;
 }
 
 /* Runs a phase likewise; returns what a pool keeps of a trap. */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torchipu.host.border import as_type
 from torchipu.ir.graph import Graph, Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Captured:
     """A module as one graph, and what joins it to the module's tensors.
 
@@ -53,6 +54,13 @@ class Captured:
     generic_targets: Mapping[str, int]
     written: Mapping[int, Tensor] = dataclasses.field(default_factory=dict)
 
+    @cached_property
+    def num_plain(self) -> int | None:
+        """How many arguments there are, where all are tensors given by place; None for nested ones and by name."""
+        count = self.in_spec.num_leaves
+        is_plain = None not in self.arguments and self.in_spec == pytree.tree_structure(((0,) * count, {}))
+        return count if is_plain else None
+
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Return the tensors of a call in the order of ``arguments`` without its Nones.
 
@@ -70,9 +78,22 @@ class Captured:
 
     def restore(self, values: Sequence[Any]) -> Any:
         """Build what ``forward`` returns from the values of ``graph.outputs``."""
-        known = {
-            tensor: as_type(value, dtype) if isinstance(value, torch.Tensor) else value
-            for tensor, value, dtype in zip(self.graph.outputs, values, self.output_dtypes, strict=True)
-        }
-        leaves = [known[leaf] if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
-        return pytree.tree_unflatten(leaves, self.out_spec)
+        known = [
+            as_type(value, dtype) if isinstance(value, torch.Tensor) else value
+            for value, dtype in zip(values, self.output_dtypes, strict=True)
+        ]
+        leaves = [
+            leaf if place is None else known[place] for leaf, place in zip(self.leaves, self._places, strict=True)
+        ]
+        return tuple(leaves) if self._is_tuple else pytree.tree_unflatten(leaves, self.out_spec)
+
+    @cached_property
+    def _places(self) -> list[int | None]:
+        """For each of the leaves its place in ``graph.outputs``; None for what is no tensor."""
+        places = {tensor: place for place, tensor in enumerate(self.graph.outputs)}
+        return [places[leaf] if isinstance(leaf, Tensor) else None for leaf in self.leaves]
+
+    @cached_property
+    def _is_tuple(self) -> bool:
+        """Whether ``forward`` returned a tuple of leaves."""
+        return self.out_spec == pytree.tree_structure((0,) * self.out_spec.num_leaves)

@@ -32,6 +32,8 @@ def as_pairs(state: torch.Tensor) -> torch.Tensor:
 
 def as_type(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a result in the type that the caller knows it by; pairs, ``[..., 2]``, become complex numbers."""
+    if value.dtype is dtype:
+        return value
     if dtype in FLOAT8:
         return value.view(dtype)
     if not dtype.is_complex or value.is_complex():

@@ -283,7 +283,7 @@ class BoundPlan:
                 step.kernel, [p[0] for p in places], [p[1] for p in places],
                 self._ints_of(step), step.scalars, step.items,
                 step.grain, step.scratch_bytes, step.together, order_of(self.host_plan, step),
-                strides, self.layout.call_of(step),
+                strides, self.layout.call_of(step), step.items // step.rounds if step.rounds > 1 else 0,
             )
             self._end(step, len(outputs) + len(step.inputs))
 

@@ -48,9 +48,10 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor], threads: int)
 
 def count_writes(targets: Sequence[Tensor]) -> None:
     """Let torch know that tensors were written."""
-    counted = [target for target in targets if not target.is_inference()]
-    if counted:
-        increment_version(counted)
+    if any(map(Tensor.is_inference, targets)):
+        targets = [target for target in targets if not target.is_inference()]
+    if targets:
+        increment_version(targets)
 
 
 class RepeatedCopy:
@@ -59,15 +60,20 @@ class RepeatedCopy:
     Args:
         targets: Written; asked again once one of them lies elsewhere or in another way.
         sources: Read, of the same shapes; they stay where they are and as they are.
+        is_private: Whether targets stay as they are too, and nobody else asks whether they were written.
     """
 
-    def __init__(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    def __init__(self, targets: Sequence[Tensor], sources: Sequence[Tensor], *, is_private: bool = False) -> None:
         self.targets, self.sources = targets, sources
+        self._is_private = is_private
         self._found: object = None
         self._moved: list[tuple[int, int, int]] | None = None
 
     def copy(self, threads: int) -> None:
         """Do as `copy_all` does."""
+        if self._is_private and self._moved is not None:
+            copy_memory(self._moved, threads, before_run=True)
+            return
         targets = self.targets
         found = (
             list(map(Tensor.data_ptr, targets)), list(map(Tensor.is_contiguous, targets)), list(map(_SHAPE, targets)),

@@ -38,7 +38,7 @@ class KeptStates:
     def __init__(self, views: Sequence[torch.Tensor]) -> None:
         with torch.inference_mode(False):
             kept = [torch.empty_like(view, memory_format=torch.contiguous_format) for view in views]
-        self._keep, self._bring_back = RepeatedCopy(kept, views), RepeatedCopy(views, kept)
+        self._keep, self._bring_back = RepeatedCopy(kept, views, is_private=True), RepeatedCopy(views, kept)
 
     @contextlib.contextmanager
     def held(self, threads: int, has_stepped: Callable[[], bool]) -> Iterator[None]:

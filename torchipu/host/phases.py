@@ -257,7 +257,7 @@ def _touched_bytes(members: Sequence[Member], chunk: int) -> int:
 # --------------------------------------------------------------------------- of a plan
 def _stands_alone(step: Step, allocations: Sequence[Allocation]) -> bool:
     """Whether a step is none of those that threads may share out beside others."""
-    if step.kernel is None or step.together or step.signals:
+    if step.kernel is None or step.together or step.signals or step.rounds > 1:
         return True
     # Where inputs lie is the caller's: two may be one memory.
     written = [allocations[held.buffer] for held in step.written]

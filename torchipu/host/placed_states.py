@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import torch
@@ -19,11 +20,14 @@ Laid = tuple[list[int], list[bool], list[torch.Size], list[torch.dtype], list[bo
 """Of tensors: where they lie, whether row-major without gaps, shapes, types, and whether torch negates on reading."""
 
 
+_SHAPE, _DTYPE = Tensor.shape.__get__, Tensor.dtype.__get__  # type: ignore[attr-defined]
+
+
 def laid(tensors: Collection[Tensor]) -> Laid:
     """Return how tensors lie: two equal answers mean that the same memory holds the same of them."""
     return (
-        list(map(Tensor.data_ptr, tensors)), list(map(Tensor.is_contiguous, tensors)),
-        [tensor.shape for tensor in tensors], [tensor.dtype for tensor in tensors], list(map(Tensor.is_neg, tensors)),
+        list(map(Tensor.data_ptr, tensors)), list(map(Tensor.is_contiguous, tensors)), list(map(_SHAPE, tensors)),
+        list(map(_DTYPE, tensors)), list(map(Tensor.is_neg, tensors)),
     )
 
 
@@ -46,7 +50,8 @@ class PlacedStates:
         self._own: list[Tensor] = []
         self.views: list[Tensor] = []
         """Where they lie, one for each."""
-        self._stretches: list[tuple[int, int]] = []
+        self._begins: list[int] = []  # of the memory that each takes, from low to high, and where that ends
+        self._ends: list[int] = []
 
     def __bool__(self) -> bool:
         return bool(self._states)
@@ -66,7 +71,8 @@ class PlacedStates:
 
     def overlap(self, begin: int, end: int) -> bool:
         """Whether a state lies, in part at least, between two addresses."""
-        return any(begin < after and first < end for first, after in self._stretches)
+        place = bisect_left(self._begins, end)  # the last of those that begin before the end reaches furthest
+        return place > 0 and begin < self._ends[place - 1]
 
     def place(self, tensors: Sequence[Tensor]) -> bool:
         """Let the states lie in the user's tensors; where these will not do, in memory of the plan's own.
@@ -86,7 +92,8 @@ class PlacedStates:
             self.views = [typed_view(memory, 0, held) for memory, held in zip(self._own, self._states, strict=True)]
         for index, view in enumerate(self.views):
             self._engine.bind(self._first + index, view.data_ptr())
-        self._stretches = [(view.data_ptr(), view.data_ptr() + view.nbytes) for view in self.views]
+        taken = _stretches(self.views)
+        self._begins, self._ends = [begin for begin, _ in taken], [end for _, end in taken]
         return is_users
 
     def _suits(self, tensors: Sequence[Tensor]) -> bool:
@@ -101,7 +108,11 @@ def _is_as(tensor: Tensor, held: HostTensor) -> bool:
     return is_same and tensor.is_contiguous() and not tensor.is_neg() and bool(tensor.data_ptr() or not tensor.numel())
 
 
-def _are_apart(tensors: Iterable[Tensor]) -> bool:
+def _are_apart(tensors: Sequence[Tensor]) -> bool:
     """Whether no two tensors share memory."""
-    stretches = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in tensors if tensor.numel())
-    return all(begin + size <= after for (begin, size), (after, _) in pairwise(stretches))
+    return all(end <= after for (_, end), (after, _) in pairwise(_stretches(tensors)))
+
+
+def _stretches(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Return where the memory of tensors without gaps begins and ends, from low to high; of empty ones nothing."""
+    return sorted((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in tensors if tensor.numel())

@@ -254,7 +254,7 @@ class Planner:
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
-        overwrites: Sequence[frozenset[int]] = (),
+        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
     ) -> None:
         """Append a kernel call."""
         if items <= 0:
@@ -272,7 +272,7 @@ class Planner:
         self._append(Step(
             self._current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, max(1, grain),
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
-            joining=joining, writes=tuple(writes), samples=samples, overwrites=tuple(overwrites),
+            joining=joining, writes=tuple(writes), samples=samples, overwrites=tuple(overwrites), rounds=rounds,
         ))
 
     # ------------------------------------------------------------------ control flow

@@ -23,6 +23,12 @@ class Returned:
     mode: str
     period: int = 1
 
+    def shape(self, runs: int, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of what `join` makes of all of so many runs, each of this shape, where none is left out."""
+        if runs == 1:
+            return tuple(shape)
+        return (runs * shape[0], *shape[1:]) if shape else (runs,)
+
     def join(self, value: torch.Tensor, device_iterations: int, replicas: int = 1) -> torch.Tensor:
         """Shape what was kept of all micro-batches.
 

@@ -67,6 +67,7 @@ class Step:
         overwrites: For each output the inputs that may lie where it does: each element is read before it is written.
             Nothing where that is not known, or where the step may refuse a value.
         samples: How its items share out samples, each of which is computed by itself; None where that is not known.
+        rounds: In how many equal parts the items are made, one after another: later ones read what earlier ones made.
     """
 
     op: Op | None
@@ -94,6 +95,7 @@ class Step:
     waits_for: int | None = None
     samples: Samples | None = None
     overwrites: tuple[frozenset[int], ...] = ()
+    rounds: int = 1
 
     def become(self, other: Step) -> None:
         """Call what another step calls, in the place and for the op of this one."""

@@ -26,6 +26,10 @@ from torchipu.step.base import ProgramStep
 class _OfEach(Returned):
     """Results as the program wrote them: ``[micro-batches x replicas, ...]``."""
 
+    def shape(self, runs: int, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of all of them."""
+        return (runs, *shape)
+
     def join(self, value: torch.Tensor, device_iterations: int, replicas: int = 1) -> torch.Tensor:
         """Leave them apart."""
         return value

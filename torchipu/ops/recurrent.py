@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from torchipu._kernels.table import recurrent as kernels
+from torchipu._kernels.table.gemm import PANEL
+from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu._kernels.table.recurrent import UNITS, Cell, RecurrencePackInts, RecurrentInts
 from torchipu.device.codelets import ARRANGED_CYCLES_PER_BYTE, MIN_BYTES_PER_TILE, vector_codelet
 from torchipu.device.compute_sets import elementwise_set
@@ -25,6 +27,13 @@ from torchipu.target import Target
 
 LEAST_CHUNK_MACS = 200_000
 MOST_ITEMS, FEWEST_ROWS, LEAST_ROWS, MOST_ROWS = 8, 4, 8, 28
+CACHED_BYTES = 1 << 20
+"""Weights that stay in the second-level cache of a core. Each item of samples reads all of them in every step; what is
+more is rather shared out: a thread has the same units in each step, whose weights then stay near, and meets the others
+behind it."""
+LEAST_SHARED_BYTES = 1 << 17
+"""Weights of a step that take longer than a meeting: with samples for one item only, they are worth sharing out."""
+MOST_PARTS = 16
 
 # A sigmoid or tanh costs 5 cycles a vector of halves and 10 of floats (poplibs, ipu_hardware.md 2.3); the sums beside
 # them about as much again.
@@ -88,33 +97,51 @@ class _Sizes:
         self.rows = max(1, min(MOST_ROWS, -(-self.batch // items)))
 
     @property
-    def items(self) -> int:
-        """Blocks of samples."""
-        return -(-self.batch // self.rows)
+    def is_by_units(self) -> bool:
+        """Whether threads share out units in every step, and not samples once for all steps."""
+        least = LEAST_SHARED_BYTES if self.batch <= self.rows else CACHED_BYTES
+        return 4 * self.gates * self.state > least and not self.projects and bool(self.time and self.batch)
 
-    @property
-    def grain(self) -> int:
-        """Blocks that make a chunk worth a thread."""
-        return grain_for(self.items, self.time * self.batch * self.gates * self.state, LEAST_CHUNK_MACS)
+    def emit(
+        self, plan: HostPlanner, kernel: Kernel[RecurrentInts, Nothing], outputs: Sequence[HostTensor],
+        inputs: Sequence[HostTensor], *, rounds: int, unit: int, row_bytes: int, keeps: bool = True,
+    ) -> None:
+        """Append the step of an op.
 
-    def blocks(self, held: HostTensor) -> Blocks | None:
-        """Return what items write of [time, batch, width], or of [batch, width]."""
+        Args:
+            plan: The plan.
+            kernel: Forward or backward.
+            outputs: Written.
+            inputs: Read.
+            rounds: Steps of time, where threads meet behind each.
+            unit: Units that are not taken apart.
+            row_bytes: Scratch of a sample, where items are samples.
+            keeps: Whether a backward reads what the forward writes down for it.
+        """
+        blocks = -(-self.hidden // unit)
+        per_part = -(-blocks // MOST_PARTS)
+        parts = -(-blocks // per_part) if self.is_by_units else 0
+        ints = RecurrentInts(
+            Cell[self.cell.upper()], self.time, self.batch, self.hidden, self.state, self.rows, self.reverse,
+            self.projects, keeps, parts, per_part * unit,
+        )
+        if parts:
+            plan.step(kernel, outputs, inputs, ints=ints, items=rounds * parts, rounds=rounds)
+            return
+        items = -(-self.batch // self.rows)
+        plan.step(
+            kernel, outputs, inputs, ints=ints, items=items,
+            grain=grain_for(items, self.time * self.batch * self.gates * self.state, LEAST_CHUNK_MACS),
+            scratch_bytes=row_bytes * self.rows, writes=[self._blocks(held) for held in outputs],
+        )
+
+    def _blocks(self, held: HostTensor) -> Blocks | None:
+        """Return what items of samples write of [time, batch, width], or of [batch, width]."""
         *before, batch, width = held.shape
         time = prod(before)
         if not held.num_elements or batch != self.batch:
             return None
         return Blocks.of((time, batch, width), (time, self.rows, width))
-
-    def ints(self, keeps: bool = True) -> RecurrentInts:
-        """Return the integers of both kernels.
-
-        Args:
-            keeps: Whether a backward reads what the forward writes down for it.
-        """
-        return RecurrentInts(
-            Cell[self.cell.upper()], self.time, self.batch, self.hidden, self.state, self.rows, self.reverse,
-            self.projects, keeps,
-        )
 
 
 def _floats(op: Op, plan: HostPlanner, name: str, absent: HostTensor) -> HostTensor:
@@ -153,11 +180,9 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
     else:
         added = plan.value(bias, DType.FLOAT)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
-    plan.step(
-        kernels.RECURRENCE, outputs, [x, h0, _floats(op, plan, "c0", x), weight, added, projection],
-        ints=s.ints(keeps=plan.wanted(op.outputs[2])), items=s.items, grain=s.grain,
-        scratch_bytes=4 * s.rows * s.hidden if s.projects else 0,
-        writes=[s.blocks(held) for held in outputs],
+    s.emit(
+        plan, kernels.RECURRENCE, outputs, [x, h0, _floats(op, plan, "c0", x), weight, added, projection],
+        rounds=s.time, unit=UNITS, row_bytes=4 * s.hidden if s.projects else 0, keeps=plan.wanted(op.outputs[2]),
     )
 
 
@@ -169,10 +194,9 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     projection = _panels(op, plan, "projection", turned=False) if s.projects else weight
     operands = [dy, dc, kept, y, h0, _floats(op, plan, "c0", y), weight, projection]
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
-    plan.step(
-        kernels.RECURRENCE_BACKWARD, outputs, operands,
-        ints=s.ints(), items=s.items, grain=s.grain, scratch_bytes=4 * s.rows * (s.state + 2 * s.hidden),
-        writes=[s.blocks(held) for held in outputs],
+    s.emit(
+        plan, kernels.RECURRENCE_BACKWARD, outputs, operands, rounds=s.time + 1, unit=PANEL,
+        row_bytes=4 * (s.state + 2 * s.hidden),
     )
 
 

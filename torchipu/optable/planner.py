@@ -131,7 +131,7 @@ class HostPlanner(Protocol):
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
-        overwrites: Sequence[frozenset[int]] = (),
+        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
     ) -> None:
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
@@ -156,6 +156,7 @@ class HostPlanner(Protocol):
                 it is written; nothing where that is not known, or where the kernel may refuse a value.
             samples: How the items share out samples, each of which is computed by itself, whatever the grain; None
                 where they do not.
+            rounds: In how many equal parts items are made, one after another: later ones read what earlier ones made.
         """
         ...
 

@@ -90,6 +90,9 @@ class ProgramStep(RunningStep):
         The last is so for arguments that are nested in another way than those of the capture.
         """
         given: Any = (arguments, keywords)
+        are_plain = self._built is not None and not keywords and len(arguments) == self._built.capture.num_plain
+        if are_plain and all(type(argument) is torch.Tensor for argument in arguments):
+            return given, list(arguments), False
         leaves, spec = pytree.tree_flatten(given)
         if self._built is None or spec == self._built.capture.in_spec:
             return given, leaves, False
@@ -181,12 +184,15 @@ class ProgramStep(RunningStep):
                     is_stale = self._meet("call", leaves, is_stale=is_stale)
                 if is_stale:
                     self._compile(arguments, keywords, lambda done, total: None)
-                assert self._built is not None
+                    assert self._built is not None
+                    tensors = self._built.capture.flatten(arguments, keywords)
+                else:
+                    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
                 if self._parts is None:
-                    return self._run(self._built.capture.flatten(arguments, keywords))
+                    return self._run(tensors)
                 self._parts.settle_key()
                 with self._parts.call(self.iterations):
-                    return self._run(self._built.capture.flatten(arguments, keywords))
+                    return self._run(tensors)
             except BaseException:
                 # After the write-back the new values are the user's, even if Ctrl-C comes before the results do.
                 if not self._committed:

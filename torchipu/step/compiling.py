@@ -37,6 +37,7 @@ from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options, given_or_default
 from torchipu.parts.program import Piece
 from torchipu.report.recorder import is_heard, record
+from torchipu.step.edge import Arguments, Results
 from torchipu.step.in_parts import InParts
 from torchipu.step.loaders import measure_loaders
 from torchipu.step.parted import PartedStep
@@ -88,6 +89,11 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._compiled: Compiled | None = None
         self._built: Built | None = None
         self._residents: list[Resident] = []
+        self._hosts: list[torch.Tensor] = []  # the user's tensor of each
+        self._written_hosts: list[torch.Tensor] = []
+        self._arguments: Arguments | None = None  # from the first call on
+        self._results: Results | None = None
+        self._has_prepared = False  # whether anything is made of the states once, for as long as these stay
         self._ends: list[torch.Tensor] = []  # between which the copies back go, host and memory of each state
         self._back = RepeatedCopy([], [])
         self._laid: Laid | None = None  # how the user's tensors lay when states were placed; None where none are
@@ -136,17 +142,19 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
 
     def _signature_of(self, leaves: Sequence[Any]) -> tuple[object, ...]:
         # By identity too: a model may be given other parameters, by load_state_dict(assign=True) for one.
-        modules = _modules(self.model)
-        mode = tuple(module.training for module in modules)
-        frozen = tuple(
-            (id(parameter), parameter.requires_grad)
-            for module in modules for parameter in module._parameters.values() if parameter is not None
-        )
-        buffers = tuple(id(buffer) for module in modules for buffer in module._buffers.values() if buffer is not None)
-        described = tuple(
+        mode, frozen, buffers = [], [], []
+        for module in _modules(self.model):
+            mode.append(module.training)
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    frozen.append((id(parameter), parameter.requires_grad))
+            for buffer in module._buffers.values():
+                if buffer is not None:
+                    buffers.append(id(buffer))
+        described = tuple([
             (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
-        )
-        return (described, mode, frozen, buffers)
+        ])
+        return (described, tuple(mode), tuple(frozen), tuple(buffers))
 
     def _slice(self, leaf: Any) -> Any:
         """Return the first micro-batch of an input."""
@@ -190,6 +198,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
             self._take_states_of_first(self._members, built, self._parts)
         progress(3, STAGES_OF_COMPILATION)
         self._signature = None  # nothing is compiled until all of this is in place
+        self._arguments = self._results = None
         self._built, self._compiled, self._bound = built, compiled, bound
         before = {id(r.host): r for r in self._residents if r.replicas is not None and not r.changed()}
         states = _states_of_user(built, bound.host_plan)
@@ -205,6 +214,9 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
             if resident.replicas is not None and earlier is not None and earlier.replicas is not None:
                 resident.replicas.copy_(earlier.replicas)
                 resident.mark()
+        self._hosts = [resident.host for resident in self._residents]
+        self._written_hosts = [resident.host for resident in self._residents if resident.is_written]
+        self._has_prepared = bool(self._frozen(built))
         self._clean = False
         self._signature = self._signature_of(leaves)
         if self._parts is not None:

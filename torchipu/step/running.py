@@ -8,20 +8,19 @@ from typing import Any
 
 import torch
 
-from torchipu._kernels.abi import without_memory
 from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
-from torchipu.host.border import resolved
-from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.copying import RepeatedCopy, copy_all, count_writes
-from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.kept_states import undrawn_where_it_fails
 from torchipu.host.placed_states import laid
 from torchipu.host.resident import Resident, Returned, changed, mark
 from torchipu.optable.random_streams import Seeding
 from torchipu.step import watching
 from torchipu.step.compiling import CompilingStep
+from torchipu.step.edge import Arguments, Results
 from torchipu.step.in_common import described
+from torchipu.step.in_parts import InParts
 from torchipu.step.on_tiles import run_on_tiles
 
 
@@ -95,9 +94,11 @@ class RunningStep(CompilingStep):
         if self._laid is not None:
             self._place_states(bound)
         inputs = self._bind_inputs(bound, tensors)
-        outputs = self._bind_outputs(bound)
+        if self._results is None:
+            self._results = self._results_of(bound)
+        outputs = self._results.bind()
         self._refresh()
-        is_prepared = self._upload() and bool(self._frozen(self._built))
+        is_prepared = self._upload()
         self._clean = False
         if bound.random_rows is None:
             self._run_bound(bound, tensors, outputs, Seeding(), members, is_prepared)
@@ -109,16 +110,22 @@ class RunningStep(CompilingStep):
                 self._run_bound(bound, tensors, outputs, seeding, members, is_prepared)
         if self._is_in_place:
             self._finish()
-        if self._parts is not None:
-            outputs = self._shared(self._parts, bound, outputs)
-        rules, iterations = self._returned(), self.options.device_iterations
-        results = self._deliver([
-            rule.join(value, iterations, bound.replicas) for rule, value in zip(rules, outputs, strict=True)
-        ])
+        results = self._deliver(
+            self._results.joined(outputs) if self._parts is None else self._joined(self._parts, bound, outputs)
+        )
         del inputs
         if not self._is_in_place:
             self._finish()  # nothing that can fail follows the write-back
         return results
+
+    def _joined(self, parts: InParts, bound: BoundPlan, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the results of all processes of a pipeline."""
+        assert self._results is not None
+        every = self._shared(parts, bound, self._results.by_run(outputs, keeps_lanes=True))
+        iterations = self.options.device_iterations
+        return [
+            rule.join(value, iterations, bound.replicas) for rule, value in zip(self._returned(), every, strict=True)
+        ]
 
     def _finish(self) -> None:
         """Let the user's tensors have the states after the call, and count it."""
@@ -133,10 +140,10 @@ class RunningStep(CompilingStep):
     ) -> None:
         """Run what is bound, on the machine that the options say."""
         if self.options.executor == "tiles":
-            assert self._built is not None
+            assert self._built is not None and self._results is not None
             run_on_tiles(
-                self._built, self.compiled, bound, self.options, tensors, self.micro_batches, outputs, seeding,
-                has_members=members is not None,
+                self._built, self.compiled, bound, self.options, tensors, self.micro_batches,
+                self._results.by_run(outputs), seeding, has_members=members is not None,
             )
             return
         try:
@@ -150,93 +157,72 @@ class RunningStep(CompilingStep):
             raise
 
     def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Let the program read the tensors of a call; return what has to live until it has run."""
+        if self._arguments is None:
+            self._arguments = self._arguments_of(bound)
+        # What shares memory with the states that the program works on would change under it.
+        return self._arguments.bind(tensors, bound.placed_states.overlap if self._is_in_place else None)
+
+    def _arguments_of(self, bound: BoundPlan) -> Arguments:
         assert self._built is not None
-        kept = []
-        number = bound.number_of_input
-        options = self.options
+        capture, options = self._built.capture, self.options
         groups = options.input_groups
-        pieces = self.micro_batches * self.iterations * groups
         # Groups of neighbours: replica r reads value r // size; of replicas that lie apart: value r % groups.
         sharing = (1, groups) if options.input_grouping == "orthogonal" else (options.input_group_size, 0)
-        arguments = [tensor for tensor in self._built.capture.arguments if tensor is not None]
-        for tensor, value in zip(arguments, tensors, strict=True):
-            if tensor not in number:
-                continue
-            if not value.data_ptr() and value.numel():
-                raise without_memory(f"of shape {list(value.shape)}, argument {tensor.name!r},")
-            value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
-            value = value.clone() if self._is_in_place and self._is_part_of_states(value) else value
-            stride = tensor.num_elements * tensor.dtype.host_bytes if pieces > 1 else 0
-            bound.engine.bind(number[tensor], value.data_ptr(), stride * groups, stride, *sharing)
-            kept.append(value)
-        for tensor, value in self._built.capture.constants.items():
-            if tensor in number:
-                value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
-                bound.engine.bind(number[tensor], value.data_ptr())
-                kept.append(value)
-        return kept
+        return Arguments(
+            bound, [tensor for tensor in capture.arguments if tensor is not None], list(capture.constants.items()),
+            pieces=self.micro_batches * self.iterations * groups, groups=groups, sharing=sharing,
+        )
 
-    def _bind_outputs(self, bound: BoundPlan) -> list[torch.Tensor]:
-        outputs = []
-        rules, replicas = self._returned(), self.options.replicas
-        first = FIRST_EXTERNAL + len(bound.graph.inputs)
-        parts = self._parts
+    def _results_of(self, bound: BoundPlan) -> Results:
+        rules, parts = self._returned(), self._parts
         if parts is not None:
             assert parts.piece is not None
             rules = [rules[place] for place in parts.piece.part.outputs]
-        for index, tensor in enumerate(bound.graph.outputs):
-            is_last = rules[index].mode == "final"
-            # Micro-batches that run side by side write side by side, too.
-            kept = bound.lanes.micro_batches if is_last else self.micro_batches * self.iterations
-            value = torch.empty((kept, replicas, *tensor.shape), dtype=TORCH_DTYPES[tensor.dtype])
-            stride = tensor.num_elements * tensor.dtype.host_bytes
-            apart = stride * replicas
-            bound.engine.bind(
-                first + index, value.data_ptr(), 0 if is_last else apart, stride,
-                lane_stride_bytes=apart if is_last else 0,
-            )
-            if is_last:
-                outputs.append(value if parts is not None else value[(self.micro_batches - 1) % kept])
-            else:
-                outputs.append(value.flatten(0, 1))
-        return outputs
+        return Results(
+            bound, rules, runs=self.micro_batches * self.iterations, micro_batches=self.micro_batches,
+            iterations=self.options.device_iterations, replicas=self.options.replicas, is_by_run=self._is_by_run,
+        )
 
-    def _is_part_of_states(self, value: torch.Tensor) -> bool:
-        """Whether an argument shares memory with a tensor that the program works on."""
-        assert self._bound is not None
-        begin = value.data_ptr()
-        return self._bound.placed_states.overlap(begin, begin + value.nbytes)
+    @property
+    def _is_by_run(self) -> bool:
+        """Whether results are looked at run by run, before they are handed back."""
+        return self._parts is not None or self.options.executor == "tiles"
 
     def _place_states(self, bound: BoundPlan) -> None:
         """Look whether the user's tensors lie as they did, and let the program work where they lie now."""
-        hosts = [resident.host for resident in self._residents]
-        now = laid(hosts)
+        now = laid(self._hosts)
         if now == self._laid:
             return
-        is_in_place = bound.place_states([host.detach() for host in hosts])
+        is_in_place = bound.place_states([host.detach() for host in self._hosts])
         for resident, view in zip(self._residents, bound.placed_states.views, strict=True):
             resident.memory = view
         self._clean = False
         self._is_in_place, self._laid = is_in_place, now  # last: what is interrupted is done again
 
     def _upload(self) -> bool:
-        """Bring the user's tensors into the program's memory, and return whether all were there."""
+        """Bring the user's tensors into the program's memory.
+
+        Returns:
+            Whether all were there as they were, and something was made of them that still holds.
+        """
+        if self._is_in_place and not self._has_prepared:
+            return False  # nobody asks what has changed
         stale = changed(self._residents) if self._clean else self._residents
         if stale and not self._is_in_place:
             with torch.no_grad():
                 copy_all([r.memory for r in stale], [r.source() for r in stale], self._host_threads)
         if stale:
             mark(stale)
-        return not stale and self._clean
+        return self._has_prepared and not stale and self._clean
 
     def _download(self) -> None:
         """Write all states back in one call, which no signal can cut in two."""
-        written = [resident for resident in self._residents if resident.is_written]
         if self._is_in_place:
             self._committed = True
-            count_writes([resident.host for resident in written])
-            mark(written)
+            count_writes(self._written_hosts)
             return
+        written = [resident for resident in self._residents if resident.is_written]
         back = self._way_back(written)
         with torch.no_grad():
             self._committed = True

@@ -35,6 +35,9 @@ class RecurrentInts(NamedTuple):
         reverse: Whether time runs backwards.
         projects: Whether there is a projection.
         keeps: Whether the forward writes what the backward needs.
+        parts: Parts of the units, each an item in each step of time. Steps are rounds; the backward has one more for
+            the gradients of the first states. 0 where an item is `rows` samples in all steps.
+        units: Units of a part: whole blocks for the forward, whole panels for the backward.
     """
 
     cell: Cell
@@ -46,6 +49,8 @@ class RecurrentInts(NamedTuple):
     reverse: bool
     projects: bool
     keeps: bool
+    parts: int
+    units: int
 
 
 class RecurrencePackInts(NamedTuple):
@@ -81,7 +86,7 @@ RECURRENCE = Kernel(
     },
     RecurrentInts,
     Nothing,
-    items="blocks of samples",
+    items="blocks of samples, or steps * parts",
     scratch="rows * hidden floats, of a projection",
 )
 RECURRENCE_BACKWARD = Kernel(
@@ -96,6 +101,6 @@ RECURRENCE_BACKWARD = Kernel(
     },
     RecurrentInts,
     Nothing,
-    items="blocks of samples",
+    items="blocks of samples, or steps * parts",
     scratch="rows * (state + 2 * hidden) floats",
 )
