@@ -108,6 +108,36 @@ static double FN(reduce_run)(const float *x, int64_t stride, int64_t n, int mode
     default: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST_MAGNITUDE);
   }
 }
+/* Rows of a few values each, points or boxes: a row in each lane, for a vector of its own would be all but empty. */
+TI_INLINE void FN(reduce_few_as)(
+  float *out, const float *x, int64_t apart, int64_t stride, int64_t n, int64_t rows, double scale, int root, const int mode) {
+  const VF start = FN(set)((float)FN(neutral)(mode));
+  float beside[TI_REDUCE_FEW * VL] = {0.f};
+  for (int64_t row = 0; row < rows; row += VL, x += VL * apart) {
+    const int64_t lanes = ti_min(VL, rows - row);
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t lane = 0; lane < lanes; lane++) beside[i * VL + lane] = x[lane * apart + i * stride];
+    VF a[2] = {start, start};
+    for (int64_t i = 0; i < n; i++) a[i & 1] = FN(combine)(a[i & 1], FN(load)(beside + i * VL), mode);
+    VF r = FN(combine)(a[0], a[1], FN(joining)(mode));
+    if (scale != 1.) {
+      float each[VL];
+      FN(store)(each, r);
+      for (int lane = 0; lane < VL; lane++) each[lane] = (float)(root ? sqrt(each[lane] * scale) : each[lane] * scale);
+      r = FN(load)(each);
+    } else if (root) r = FN(sqrt)(r);
+    FN(store_part)(out + row, r, lanes);
+  }
+}
+static void FN(reduce_few)(
+  float *out, const float *x, int64_t apart, int64_t stride, int64_t n, int64_t rows, double scale, int root, int mode) {
+#define TI_CASE(m) case TI_FOLDING_##m: FN(reduce_few_as)(out, x, apart, stride, n, rows, scale, root, TI_FOLDING_##m); break;
+  switch (mode) {
+    TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
+    default: FN(reduce_few_as)(out, x, apart, stride, n, rows, scale, root, TI_FOLDING_LARGEST_MAGNITUDE);
+  }
+#undef TI_CASE
+}
 TI_KERNEL(reduce_rows) {
   (void)scratch;
   const reduce_ints *const p = (const reduce_ints *)ints;
@@ -119,6 +149,11 @@ TI_KERNEL(reduce_rows) {
   /* rows of one run each: where a short one lies takes as long to say as what it holds to add up */
   if (chunks == 1 && reduced->dims == 1 && p->kept.dims == 1) {
     const float *x = (const float *)args[1] + begin * p->kept.strides[0];
+    if (total <= TI_REDUCE_FEW) {
+      FN(reduce_few)(
+        (float *)args[0] + begin, x, p->kept.strides[0], reduced->strides[0], total, end - begin, scale, (int)p->root, mode);
+      return TI_OK;
+    }
     for (int64_t item = begin; item < end; item++, x += p->kept.strides[0]) {
       const double run = FN(reduce_run)(x, reduced->strides[0], total, mode);
       const double r = FN(combine1)(FN(neutral)(mode), run, FN(joining)(mode)) * scale;

@@ -7,6 +7,7 @@ from .kernel import Kernel, Nothing
 
 REDUCE_DIMS = 8
 REDUCE_PANEL = 64  # columns of an item of `reduce_columns`
+REDUCE_FEW = 8  # values of a row up to which rows lie side by side in a vector: float sums of theirs take four steps
 
 
 class Folding(IntEnum):
