@@ -48,6 +48,7 @@ class ReduceInts(NamedTuple):
         chunks: Into which they are cut.
         root: Whether the square root of the result is taken, after the scale.
         columns: Size of the dense dimension of ``reduce_columns``, else 0.
+        is_half: Whether ``reduce_columns`` reads halves, of which it takes sums alone.
     """
 
     folding: Folding
@@ -58,6 +59,7 @@ class ReduceInts(NamedTuple):
     chunks: int
     root: bool
     columns: int
+    is_half: bool = False
 
 
 class ReduceScalars(NamedTuple):
