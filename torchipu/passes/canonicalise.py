@@ -153,10 +153,10 @@ def _picked(op: Op, inner: Op) -> Tensor | None:
     """Return which member of a stack an op selects, as the real part of what a transform has put together is."""
     if _base_name(op.target) not in SELECTIONS or _base_name(inner.target) != "stack":
         return None
-    rank = len(op.inputs[0].shape)
-    if op.integer("dim", 0) % rank != inner.integer("dim", 0) % rank:
+    rank, index = len(op.inputs[0].shape), op.attrs.get("index")
+    if not isinstance(index, int) or op.integer("dim") % rank != inner.integer("dim", 0) % rank:
         return None
-    member = inner.inputs[op.integer("index") % len(inner.inputs)]
+    member = inner.inputs[index % len(inner.inputs)]
     return member if _agree(member, op.outputs[0]) else None
 
 
