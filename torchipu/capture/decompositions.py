@@ -78,6 +78,11 @@ def _alone(self: Tensor, beta: float, shape: Sequence[int]) -> Tensor:
 
 def _cross(self: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """Return a cross product by its three parts: views of the operands, where torch's own looks parts up by number."""
+    torch._check(self.dim() == other.dim(), lambda: "linalg.cross: inputs must have the same number of dimensions.")
+    torch._check(
+        self.size(dim) == 3 and other.size(dim) == 3,
+        lambda: f"linalg.cross: inputs dim {dim} must have length 3, got {self.size(dim)} and {other.size(dim)}",
+    )
     ax, ay, az = self.unbind(dim)
     bx, by, bz = other.unbind(dim)
     return torch.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], dim)
