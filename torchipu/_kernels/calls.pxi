@@ -104,7 +104,6 @@ cdef class Call:
         cdef Loops loops = self.loops
         cdef Py_ssize_t i
         cdef uintptr_t address
-        cdef Binding *at
         cdef uintptr_t *addresses = <uintptr_t *>malloc(max(self.num_inputs, 1) * sizeof(uintptr_t))
         if not addresses:
             raise MemoryError
@@ -119,13 +118,13 @@ cdef class Call:
                 if not address and tensor.numel():
                     raise without_memory(f"of shape {list(tensor.shape)}")
                 addresses[i] = address
-            if self.stamp is not None and not self.stamp(arguments):
-                return None
             made = self.empty(self.rooms)
             borrow = loops.threads > 1 and self.threads == self.torch.get_num_threads()
             if getattr(_RUNNING, "active", False):
                 return None  # which is refused, in the words of others
             with self.lock, _LOCK:
+                if self.stamp is not None and not self.stamp(arguments):
+                    return None
                 for i in range(self.num_inputs):
                     self.plan.bindings[self.buffers[i]] = Binding(<char *>addresses[i], 0, 0, 0, 1, 0)
                 i = self.first_made
