@@ -243,6 +243,18 @@ def test_sizes_around_vectors_and_blocks_are_exact(shape: tuple[int, ...]) -> No
     assert torch.equal(ours, eager)
 
 
+@pytest.mark.parametrize("last", [*range(1, 10), 16, 17])
+def test_short_runs_of_strided_operands_are_exact(last: int) -> None:
+    torch.manual_seed(last)
+    whole = torch.randn(5, 41, 2 * last + 1)
+    for x, y in (
+        (whole[..., :last], whole[..., last + 1 :]), (whole[:, ::3, : 2 * last : 2], whole[:, :1, :last]),
+        (whole[:, :, None, :last], whole[:, None, :, :last]), (whole[..., :1].expand(-1, -1, last), whole[..., :last]),
+    ):
+        (found,), (expected,) = run_op("aten.sub.Tensor", x, y)
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("layout", ["transposed", "sliced", "expanded", "row", "column", "channel", "scalar"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.bool], ids=str)
 def test_any_layout_is_read_where_it_lies(layout: str, dtype: torch.dtype) -> None:

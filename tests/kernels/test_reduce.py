@@ -59,6 +59,37 @@ def test_reduction_over_any_dimensions_equals_eager(layout: str) -> None:
                 check("linalg_vector_norm.default", x, order, dim=dim, keepdim=keepdim)
 
 
+@pytest.mark.parametrize("length", range(1, 10))
+def test_rows_of_a_few_values_are_as_exact_as_long_ones(length: int) -> None:
+    torch.manual_seed(length)
+    x = torch.randn(1037, length)
+    for values in (x, x.t().contiguous().t(), x[::2]):
+        exact = values.double()
+        for target, expected in (
+            ("sum.dim_IntList", exact.sum(1)), ("mean.dim", exact.mean(1)), ("amax.default", exact.amax(1)),
+            ("amin.default", exact.amin(1)),
+        ):
+            (found,), _ = run_op(f"aten.{target}", values, dim=[1])
+            bound = 4 * 2.0**-24 * exact.abs().sum(1) + 1e-38
+            assert ((found.double() - expected).abs() <= bound).all()
+        for order in (1, 2, math.inf):
+            check("linalg_vector_norm.default", values, order, dim=[1])
+    x[3, length // 2] = math.nan
+    for target in ("sum.dim_IntList", "amax.default", "amin.default"):
+        check(target, x, dim=[1])
+
+
+@pytest.mark.parametrize("shape", [(512, 1024), (3, 2), (70, 65), (8, 16, 9, 9), (2000, 17)])
+def test_halves_are_added_down_columns_as_they_lie(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape).half()
+    for dim in ([0], [0, len(shape) - 1], list(range(len(shape) - 1))):
+        for target in ("sum.dim_IntList", "mean.dim"):
+            (found,), _ = run_op(f"aten.{target}", x, dim=dim)
+            exact = (x.double().sum(dim) if target.startswith("sum") else x.double().mean(dim)).half()
+            torch.testing.assert_close(found, exact, rtol=2.0**-10, atol=1e-6)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_reduction_of_everything_equals_eager(layout: str) -> None:
     torch.manual_seed(1)

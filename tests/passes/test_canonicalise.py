@@ -55,6 +55,31 @@ graph main(%x: float[3,3] input) {
 }"""
 
 
+def _selected(build: GraphBuilder, members: list[Tensor], dim: int, index: int, stacked: int) -> Graph:
+    """Return a graph that selects along a dimension from a stack along another."""
+    shape = list(members[0].shape)
+    shape.insert(stacked % (len(shape) + 1), len(members))
+    whole = build.op("aten.stack.default", *(("tensors", member) for member in members), shape=shape, dim=stacked)
+    rest = shape[: dim % len(shape)] + shape[dim % len(shape) + 1 :]
+    return build.graph(build.op("aten.select.int", ("self", whole), shape=rest, dim=dim, index=index))
+
+
+@pytest.mark.parametrize(("dim", "index", "stacked"), [(0, 0, 0), (-1, 1, 2), (1, -1, 1), (2, 0, -1)])
+def test_a_selected_member_of_a_stack_is_that_member(dim: int, index: int, stacked: int) -> None:
+    build = GraphBuilder()
+    members = [build.unary("relu", build.input("x")), build.unary("neg", build.input("y"))]
+    result = canonicalise(_selected(build, members, dim, index, stacked))
+    assert result.outputs == (members[index],)
+    assert len(result.ops) == 1
+
+
+def test_what_is_selected_across_a_stack_stays() -> None:
+    build = GraphBuilder()
+    members = [build.input("x"), build.input("y")]
+    graph = _selected(build, members, 0, 1, 2)
+    assert canonicalise(graph) is graph
+
+
 def test_output_may_become_an_input() -> None:
     build = GraphBuilder()
     x = build.input("x")

@@ -106,6 +106,7 @@ include "phases.pxi"  # Phases: which of these steps run between two meetings of
 include "loops.pxi"  # Plan: how it runs that
 include "copies.pxi"  # copies at the edge of a call
 include "tensors.pxi"  # how what a call is given lies
+include "calls.pxi"  # Call: a plan as a compiled graph calls it, with what stays from call to call
 
 # What runs kernels by themselves, without a plan of many steps.
 

@@ -48,21 +48,44 @@ TI_KERNEL(copy) {
 }
 
 /* The copy of a row is that of its runs: paddings take whole rows, and turn or repeat a few elements at their ends. */
+#define TI_PAD_ROW(type) do { \
+    type *d = (type *)dst; \
+    for (const int64_t *run = runs; run < end_of_runs; run += 3) { \
+      const type *s = (const type *)src + run[1]; \
+      const int64_t n = run[0], step = run[2]; \
+      if (step == 1 && n > 4) memcpy(d, s, (size_t)n * sizeof(type)); \
+      else for (int64_t i = 0; i < n; i++) d[i] = s[i * step]; \
+      d += n; \
+    } \
+  } while (0)
 TI_KERNEL(pad_rows) {
   (void)scalars, (void)scratch;
   const pad_rows_ints *const p = (const pad_rows_ints *)ints;
   const int64_t ndim = p->num_dims, size = p->element_bytes, row = p->columns * size, *tables[TI_MAX_COPY_DIMS];
   const int64_t *runs = (const int64_t *)args[2];
   for (int64_t i = 0; i < ndim; runs += p->sizes[i++]) tables[i] = runs;
-  for (int64_t item = begin; item < end; item++) {
-    int64_t rest = item, from = 0;
-    for (int64_t i = ndim - 1; i >= 0; rest /= p->sizes[i--]) from += tables[i][rest % p->sizes[i]];
-    char *dst = args[0] + item * row;
-    for (const int64_t *run = runs; run < runs + 3 * p->runs; dst += run[0] * size, run += 3)
-      FN(copy_run)(dst, args[1] + (from + run[1]) * size, 1, run[2], run[0], (int)size);
+  const int64_t *const end_of_runs = runs + 3 * p->runs;
+  int64_t index[TI_MAX_COPY_DIMS], rest = begin, from = 0;
+  for (int64_t i = ndim - 1; i >= 0; rest /= p->sizes[i--]) from += tables[i][index[i] = rest % p->sizes[i]];
+  char *dst = args[0] + begin * row;
+  for (int64_t item = begin; item < end; item++, dst += row) {
+    const char *const src = args[1] + from * size;
+    switch (size) {
+      case 1: TI_PAD_ROW(uint8_t); break;
+      case 2: TI_PAD_ROW(uint16_t); break;
+      case 4: TI_PAD_ROW(uint32_t); break;
+      default: TI_PAD_ROW(uint64_t); break;
+    }
+    for (int64_t i = ndim - 1; i >= 0; i--) {
+      from -= tables[i][index[i]];
+      index[i] = index[i] + 1 < p->sizes[i] ? index[i] + 1 : 0;
+      from += tables[i][index[i]];
+      if (index[i]) break;
+    }
   }
   return TI_OK;
 }
+#undef TI_PAD_ROW
 
 #include "transpose_body.h"
 #define TI_TILE_LOOP(type) do { \

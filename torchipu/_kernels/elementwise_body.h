@@ -441,6 +441,20 @@ static inline int FN(host_bytes)(int dtype) {
 }
 static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : 8; }
 
+/* Loads short runs of floats, all of the same length: to go to one by itself takes longer than what it holds. */
+TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {
+  for (long r = 0; r < runs; r++, d += length, s += apart)
+    for (int64_t i = 0; i < length; i++) d[i] = s[i * stride];
+}
+static void FN(load_short)(float *d, const float *s, int64_t apart, int64_t stride, long runs, int64_t length) {
+  switch (length) {
+    case 1: FN(load_short_as)(d, s, apart, 0, runs, 1); break;
+    case 2: FN(load_short_as)(d, s, apart, stride, runs, 2); break;
+    case 3: FN(load_short_as)(d, s, apart, stride, runs, 3); break;
+    case 4: FN(load_short_as)(d, s, apart, stride, runs, 4); break;
+    default: FN(load_short_as)(d, s, apart, stride, runs, length);
+  }
+}
 /* Moves elements [start, start + n) of a strided operand to a register (or back), run by run. */
 static void FN(walk)(char *reg, char *base, const chain_slot *slot, int64_t start, long n, int storing) {
   const int dtype = (int)slot->dtype, ndim = (int)slot->num_dims, size = FN(host_bytes)(dtype), reg_size = FN(register_bytes)(dtype);
@@ -454,11 +468,18 @@ static void FN(walk)(char *reg, char *base, const chain_slot *slot, int64_t star
   }
   /* what repeats is loaded once and doubled in the register */
   long todo = !storing && ndim > 1 && strides[0] == 0 && period < n ? (long)period : n, done = 0;
-  const int last = ndim - 1;
+  const int last = ndim - 1, are_short = !storing && dtype == TI_FLOAT && ndim > 1 && shape[last] <= VL;
   while (done < todo) {
     long run = (long)(shape[last] - index[last]);
     if (run > todo - done) run = todo - done;
-    if (storing) FN(store_run)(base + offset * size, reg + done * reg_size, dtype, strides[last], run);
+    if (are_short && !index[last] && run == shape[last]) {
+      /* whole ones, to the end of the dimension before; the last of them goes on below */
+      const long runs = (long)ti_min((todo - done) / run, shape[last - 1] - index[last - 1]);
+      FN(load_short)((float *)reg + done, (const float *)base + offset, strides[last - 1], strides[last], runs, run);
+      done += (runs - 1) * run;
+      offset += (runs - 1) * strides[last - 1];
+      index[last - 1] += runs - 1;
+    } else if (storing) FN(store_run)(base + offset * size, reg + done * reg_size, dtype, strides[last], run);
     else FN(load_run)(reg + done * reg_size, base + offset * size, dtype, strides[last], run);
     done += run;
     offset -= index[last] * strides[last];

@@ -419,8 +419,6 @@ cdef class Plan(Phases):
             RuntimeError: The engine is entered again from one of its own callbacks.
         """
         cdef Loops loops
-        cdef int trap = 0
-        cdef bint on_loan
         cdef int lanes = beside[0] * beside[1]
         cdef char **grown
         if not 1 <= lanes <= MAX_LANES:
@@ -437,7 +435,6 @@ cdef class Plan(Phases):
         loops.lanes = 1
         loops.first_lane = loops.last_lane = 0
         loops.counter_buffer = counter_buffer if lanes > 1 and num_counters else -1
-        loops.plan = <void *>self
         loops.prologue[0], loops.prologue[1] = prologue
         loops.body[0], loops.body[1] = body
         loops.reset[0], loops.reset[1] = reset or (loops.prologue[1], loops.prologue[1])
@@ -448,9 +445,7 @@ cdef class Plan(Phases):
         loops.micro_batches = micro_batches
         loops.replicas = replicas
         loops.iterations = iterations
-        # A region of OpenMP's, and waking threads, take longer than a small step.
-        threads = <int>max(1, min(<int64_t>threads, self.most_chunks * lanes))
-        loops.threads = threads
+        loops.threads = self.useful_threads(threads, lanes)
         loops.counters = <int64_t *>counters
         loops.num_counters = num_counters
         loops.order = NULL
@@ -459,38 +454,52 @@ cdef class Plan(Phases):
             if order.shape[1] != 5 or lanes > 1 or self.num_together:
                 raise ValueError("an order has rows of five numbers, and neither lanes side by side nor joint steps")
             loops.order, loops.num_ordered = &order[0, 0], order.shape[0]
-        loops.at = 0
-        loops.micro_batch = 0
-        loops.replica = 0
+        self.enter(&loops, lanes, borrow)
+
+    cdef int useful_threads(self, int threads, int lanes) noexcept:
+        """Of so many threads, those that have something to do; waking them takes longer than a small step."""
+        return <int>max(1, min(<int64_t>threads, self.most_chunks * lanes))
+
+    cdef enter(self, Loops *loops, int lanes, bint borrow):
+        """Run what is bound, one engine at a time; see `run` for what is raised."""
         if getattr(_RUNNING, "active", False):
             raise RuntimeError("the engine is already running on this thread: a callback may not run a program")
         with _LOCK:
-            _RUNNING.active = True
-            self.has_ended = False
-            loops.args = <char **>malloc(max(lanes * TI_MAX_ARGS, self.most_args()) * sizeof(char *))
-            try:
-                if not loops.args:
-                    raise MemoryError
-                # A callback's torch operators would have no threads left inside a region of OpenMP's.
-                on_loan = borrow and threads > 1 and not self.num_callbacks and ti_can_borrow()
-                loops.pool = &TI_TEAM if on_loan else &TI_POOL
-                if on_loan:
-                    if ti_prepare_scratch(&TI_TEAM, threads, self.scratch_bytes):
-                        raise MemoryError("no memory for the engine")
-                    with nogil:
-                        trap = ti_borrow(run_on_loan, &loops, threads)
-                    if trap < 0:
-                        raise_pending()
-                else:
-                    if ti_prepare(threads, self.scratch_bytes):
-                        raise MemoryError("no memory, or no threads, for the engine")
-                    ti_begin(&TI_POOL)
-                    with nogil:
-                        trap = self.run_loops(&loops)
-            finally:
-                ti_end(&TI_POOL)
-                _RUNNING.active = False
-                free(loops.args)
+            self.run_alone(loops, lanes, borrow)
+
+    cdef run_alone(self, Loops *loops, int lanes, bint borrow):
+        """Run what is bound, while no other engine runs."""
+        cdef int trap = 0
+        cdef bint on_loan
+        loops.plan = <void *>self
+        loops.at = 0
+        loops.micro_batch = loops.replica = 0
+        _RUNNING.active = True
+        self.has_ended = False
+        loops.args = <char **>malloc(max(lanes * TI_MAX_ARGS, self.most_args()) * sizeof(char *))
+        try:
+            if not loops.args:
+                raise MemoryError
+            # A callback's torch operators would have no threads left inside a region of OpenMP's.
+            on_loan = borrow and loops.threads > 1 and not self.num_callbacks and ti_can_borrow()
+            loops.pool = &TI_TEAM if on_loan else &TI_POOL
+            if on_loan:
+                if ti_prepare_scratch(&TI_TEAM, loops.threads, self.scratch_bytes):
+                    raise MemoryError("no memory for the engine")
+                with nogil:
+                    trap = ti_borrow(run_on_loan, loops, loops.threads)
+                if trap < 0:
+                    raise_pending()
+            else:
+                if ti_prepare(loops.threads, self.scratch_bytes):
+                    raise MemoryError("no memory, or no threads, for the engine")
+                ti_begin(&TI_POOL)
+                with nogil:
+                    trap = self.run_loops(loops)
+        finally:
+            ti_end(&TI_POOL)
+            _RUNNING.active = False
+            free(loops.args)
         if trap:
             raise KernelTrap(loops.at, trap, loops.micro_batch, loops.replica)
 

@@ -108,6 +108,36 @@ static double FN(reduce_run)(const float *x, int64_t stride, int64_t n, int mode
     default: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST_MAGNITUDE);
   }
 }
+/* Rows of a few values each, points or boxes: a row in each lane, for a vector of its own would be all but empty. */
+TI_INLINE void FN(reduce_few_as)(
+  float *out, const float *x, int64_t apart, int64_t stride, int64_t n, int64_t rows, double scale, int root, const int mode) {
+  const VF start = FN(set)((float)FN(neutral)(mode));
+  float beside[TI_REDUCE_FEW * VL] = {0.f};
+  for (int64_t row = 0; row < rows; row += VL, x += VL * apart) {
+    const int64_t lanes = ti_min(VL, rows - row);
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t lane = 0; lane < lanes; lane++) beside[i * VL + lane] = x[lane * apart + i * stride];
+    VF a[2] = {start, start};
+    for (int64_t i = 0; i < n; i++) a[i & 1] = FN(combine)(a[i & 1], FN(load)(beside + i * VL), mode);
+    VF r = FN(combine)(a[0], a[1], FN(joining)(mode));
+    if (scale != 1.) {
+      float each[VL];
+      FN(store)(each, r);
+      for (int lane = 0; lane < VL; lane++) each[lane] = (float)(root ? sqrt(each[lane] * scale) : each[lane] * scale);
+      r = FN(load)(each);
+    } else if (root) r = FN(sqrt)(r);
+    FN(store_part)(out + row, r, lanes);
+  }
+}
+static void FN(reduce_few)(
+  float *out, const float *x, int64_t apart, int64_t stride, int64_t n, int64_t rows, double scale, int root, int mode) {
+#define TI_CASE(m) case TI_FOLDING_##m: FN(reduce_few_as)(out, x, apart, stride, n, rows, scale, root, TI_FOLDING_##m); break;
+  switch (mode) {
+    TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
+    default: FN(reduce_few_as)(out, x, apart, stride, n, rows, scale, root, TI_FOLDING_LARGEST_MAGNITUDE);
+  }
+#undef TI_CASE
+}
 TI_KERNEL(reduce_rows) {
   (void)scratch;
   const reduce_ints *const p = (const reduce_ints *)ints;
@@ -119,6 +149,11 @@ TI_KERNEL(reduce_rows) {
   /* rows of one run each: where a short one lies takes as long to say as what it holds to add up */
   if (chunks == 1 && reduced->dims == 1 && p->kept.dims == 1) {
     const float *x = (const float *)args[1] + begin * p->kept.strides[0];
+    if (total <= TI_REDUCE_FEW) {
+      FN(reduce_few)(
+        (float *)args[0] + begin, x, p->kept.strides[0], reduced->strides[0], total, end - begin, scale, (int)p->root, mode);
+      return TI_OK;
+    }
     for (int64_t item = begin; item < end; item++, x += p->kept.strides[0]) {
       const double run = FN(reduce_run)(x, reduced->strides[0], total, mode);
       const double r = FN(combine1)(FN(neutral)(mode), run, FN(joining)(mode)) * scale;
@@ -147,9 +182,18 @@ TI_KERNEL(reduce_rows) {
 }
 
 #define TI_VECTORS (TI_REDUCE_PANEL / VL)
+/* Columns from element `at` on, `n` of a vector's: of halves what they stand for. */
+TI_INLINE VF FN(columns_at)(const void *x, int64_t at, long n, const int is_half) {
+  if (!is_half) return n < VL ? FN(load_part)((const float *)x + at, n) : FN(load)((const float *)x + at);
+  const uint16_t *const halves = (const uint16_t *)x + at;
+  if (n >= VL) return FN(from_half)(halves);
+  uint16_t lanes[VL] = {0};
+  memcpy(lanes, halves, (size_t)n * sizeof(uint16_t));
+  return FN(from_half)(lanes);
+}
 TI_INLINE void FN(columns_block)(
-    float *out, const float *x, int64_t first, int64_t todo, const reduce_space *reduced, long width, const int mode, double scale,
-    int root) {
+    float *out, const void *x, int64_t at, int64_t first, int64_t todo, const reduce_space *reduced, long width, const int mode,
+    double scale, int root, const int is_half) {
   const int join = FN(joining)(mode);
   const VF start = FN(set)((float)FN(neutral)(mode));
   VF sums[TI_VECTORS], a[TI_VECTORS];
@@ -159,17 +203,17 @@ TI_INLINE void FN(columns_block)(
   while (todo > 0) {
     const int64_t run = ti_min(reduced->shape[reduced->dims - 1] - index[reduced->dims - 1], todo);
     const int64_t stride = reduced->strides[reduced->dims - 1];
-    const float *row = x + offset;
+    int64_t row = at + offset;
     for (int64_t r0 = 0; r0 < run; r0 += 32) {
       const int64_t r1 = run - r0 < 32 ? run - r0 : 32;
       for (int j = 0; j < TI_VECTORS; j++) a[j] = start;
       if (width == TI_REDUCE_PANEL)
         for (int64_t r = 0; r < r1; r++, row += stride)
-          for (int j = 0; j < TI_VECTORS; j++) a[j] = FN(combine)(a[j], FN(load)(row + j * VL), mode);
+          for (int j = 0; j < TI_VECTORS; j++) a[j] = FN(combine)(a[j], FN(columns_at)(x, row + j * VL, VL, is_half), mode);
       else
         for (int64_t r = 0; r < r1; r++, row += stride) {
-          for (long j = 0; j < vectors; j++) a[j] = FN(combine)(a[j], FN(load)(row + j * VL), mode);
-          if (rest) a[vectors] = FN(combine)(a[vectors], FN(load_part)(row + vectors * VL, rest), mode);
+          for (long j = 0; j < vectors; j++) a[j] = FN(combine)(a[j], FN(columns_at)(x, row + j * VL, VL, is_half), mode);
+          if (rest) a[vectors] = FN(combine)(a[vectors], FN(columns_at)(x, row + vectors * VL, rest, is_half), mode);
         }
       for (int j = 0; j < TI_VECTORS; j++) sums[j] = FN(combine)(sums[j], a[j], join);
     }
@@ -201,13 +245,16 @@ TI_KERNEL(reduce_columns) {
       place = FN(offset_of)(k, &p->kept, index);
     } else if (item > begin) place = FN(next_place)(place, &p->kept, index);
     const int64_t column = panel * TI_REDUCE_PANEL;
-    const float *x = (const float *)args[1] + place + column;
     float *out = (float *)args[0] + (c * rows + k) * columns + column;
     const int64_t first = c * chunk, todo = total - first < chunk ? total - first : chunk;
     const long width = (long)ti_min(columns - column, TI_REDUCE_PANEL);
-#define TI_CASE(m) \
-      case TI_FOLDING_##m: FN(columns_block)(out, x, first, todo, &p->reduced, width, TI_FOLDING_##m, scale, root); break;
-    switch (mode) {
+#define TI_COLUMNS(m, is_half) \
+  FN(columns_block)(out, args[1], place + column, first, todo, &p->reduced, width, m, scale, root, is_half)
+#define TI_CASE(m) case TI_FOLDING_##m: TI_COLUMNS(TI_FOLDING_##m, 0); break;
+    if (p->is_half) {
+      if (mode != TI_FOLDING_SUM) return TI_TRAP_INTERNAL;
+      TI_COLUMNS(TI_FOLDING_SUM, 1);
+    } else switch (mode) {
       TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
       TI_CASE(LARGEST_MAGNITUDE)
       default: return TI_TRAP_INTERNAL;
@@ -330,5 +377,6 @@ TI_KERNEL(logsumexp_rows) {
 }
 
 #undef TI_VECTORS
+#undef TI_COLUMNS
 #undef TI_CASE
 #undef TI_WALK_REDUCTION

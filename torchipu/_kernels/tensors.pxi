@@ -1,6 +1,13 @@
 """How tensors of torch lie, all of a call at a time: asking in Python takes as long as a small program runs."""
 
 
+cdef bint lies_row_major(tensor, dtype) except -1:
+    """Whether a tensor is of an element type and row-major, and means what its memory holds."""
+    if tensor.dtype is not dtype or not tensor.is_contiguous():
+        return False
+    return not (tensor.is_neg() or tensor._is_zerotensor())
+
+
 def are_row_major(tensors, dtypes):
     """Return whether tensors are of given element types and row-major, and mean what their memory holds.
 
@@ -12,7 +19,6 @@ def are_row_major(tensors, dtypes):
     if len(tensors) != len(dtypes):
         raise ValueError(f"{len(tensors)} tensors and {len(dtypes)} element types")
     for place in range(len(dtypes)):
-        tensor = tensors[place]
-        if tensor.dtype is not dtypes[place] or not tensor.is_contiguous() or tensor.is_neg() or tensor._is_zerotensor():
+        if not lies_row_major(tensors[place], dtypes[place]):
             return False
     return True

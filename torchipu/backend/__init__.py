@@ -15,9 +15,8 @@ from torch.fx import GraphModule
 from torchipu.backend.any_size import AnySize, alone, has_unknown_sizes, placeholders
 from torchipu.backend.counts import COUNTS, Counts
 from torchipu.backend.eager import refuse_eager, warn_of_last_compilation, warn_of_suppression
-from torchipu.backend.program import Recipe
-from torchipu.backend.second_order import differentiable_once
-from torchipu.backend.short_call import TwoPrograms, shortened
+from torchipu.backend.program import Program, Recipe
+from torchipu.backend.short_call import Programs, shortened
 from torchipu.backend.sparse_gradients import without_sparse_results
 from torchipu.backend.written import written_arguments
 from torchipu.capture import substitutes
@@ -105,13 +104,13 @@ def _compiled(
     COUNTS.graphs += 1
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
     if isinstance(gm, GraphModule):
-        doors.programs = TwoPrograms.of(gm)
+        doors.programs = Programs.of(gm)
     with seldom_collected(), whole():
         compiled = aot_autograd(
             fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
             partition_fn=doors.partition, decompositions=decompositions(),
         )(replace_calls(gm), example_inputs)
-    return shortened(differentiable_once(compiled, doors.name), doors.programs, doors.name)
+    return shortened(compiled, doors.programs, doors.name)
 
 
 class _Doors:
@@ -129,7 +128,8 @@ class _Doors:
         self.target = target
         self.num_results: int | None = None
         self.roles: dict[str, Role] = {}
-        self.programs = TwoPrograms(is_altered=True)
+        self.programs = Programs(is_altered=True)
+        self.program: Program | AnySize | None = None  # the last one
 
     def partition(self, joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **kwargs: Any) -> Any:
         """Cut the joint graph, and note how many results of the forward are the caller's."""
@@ -166,7 +166,10 @@ class _Doors:
         static = _static_inputs()
         for position, node in enumerate(placeholders(gm)):
             self.roles[node.name] = Role.WEIGHT if position in static else Role.INPUT
-        return self._program(gm, Leg.FORWARD, "inference", None)
+        run = self._program(gm, Leg.FORWARD, "inference", None)
+        if isinstance(self.program, Program):
+            self.programs.note_inference(self.program, len(placeholders(gm)))
+        return run
 
     def _program(self, gm: GraphModule, leg: Leg, name: str, num_results: int | None) -> Callable[..., Any]:
         given = [Given(self.roles.get(node.name, Role.INPUT)) for node in placeholders(gm)]
@@ -175,9 +178,11 @@ class _Doors:
         written = written_arguments(len(given)) if name == "inference" else {}
         recipe = Recipe(f"{self.name}.{name}", leg, given, self.options, self.target, num_results, is_frozen, written)
         if has_unknown_sizes(gm):
-            return _boxed(AnySize(gm, recipe).run)
-        with alone(), seldom_collected():
-            return _boxed(recipe.program(gm, is_dynamic=False).run)
+            self.program = AnySize(gm, recipe)
+        else:
+            with alone(), seldom_collected():
+                self.program = recipe.program(gm, is_dynamic=False)
+        return _boxed(self.program.run)
 
 
 def _static_inputs() -> frozenset[int]:

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from torchipu import artifacts
+from torchipu._kernels.abi import Call
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.backend.counts import COUNTS
 from torchipu.backend.results import (
@@ -164,6 +165,9 @@ class Program:
             else:
                 self.results.append(Result(constant=imported.constants[value].clone(), visible=visible))
         self.returned_as_made = None if self.parts else self._find_returned_as_made(graph)
+        self.quick: Call | None = None
+        """Does what most calls are, once one of them has made the plan; returns None where there is more to do."""
+        self._was_quick_sought = False
 
     @property
     def num_bytes(self) -> int:
@@ -188,8 +192,22 @@ class Program:
                 return None
         return frozenset([*numbers, *away])
 
+    def _find_quick(self) -> Call | None:
+        """Return a call of the plan for row-major tensors, where a call takes that alone."""
+        self._was_quick_sought = True
+        if self.has_effects or self.agreement is not None or self.awaited:
+            return None
+        if any(result.constant is not None for result in self.results):
+            return None
+        return self.executor.repeated(self.arguments, [
+            (result.output, result.argument) for result in self.results
+        ])
+
     def run(self, arguments: list[Any]) -> list[Any]:
         """Run on a list of arguments, which is emptied."""
+        if self.quick is not None and (found := self.quick(arguments)) is not None:
+            arguments.clear()
+            return found
         values = list(arguments)
         arguments.clear()
         if self.has_effects:  # torch hands None for the token of effects
@@ -204,6 +222,8 @@ class Program:
                 values[index] = resolved(values[index])
             outputs = self.executor(*(values[index] for index in self.arguments))
         if self.returned_as_made is not None and self.returned_as_made.isdisjoint(self.executor.shared_results):
+            if not self._was_quick_sought:
+                self.quick = self._find_quick()
             return [result.pick(values, outputs) for result in self.results]
         taken = {memory_of(value) for value in values if isinstance(value, torch.Tensor)}
         returned = []

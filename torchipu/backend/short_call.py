@@ -1,8 +1,9 @@
-"""Calls of a training graph with nothing between autograd and its two programs.
+"""Calls of a graph with nothing between Dynamo, or autograd, and its programs.
 
 At each call AOT autograd sees to inputs that were written, results that alias others, subclasses of tensors, tokens,
-random states and sizes. A graph that has none of them is called without that, as is one that only writes elements of
-inputs without a gradient, such as batch normalisation's: for a small model it takes longer than the kernels do.
+random states and sizes. A graph that has none of them is called without that, as is one in training that only writes
+elements of inputs without a gradient, such as batch normalisation's: for a small model it takes longer than the kernels
+do.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import torch
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._dynamo.eval_frame import innermost_fn
 from torch._functorch._aot_autograd import runtime_wrappers, schemas, utils
+from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from torchipu.backend.second_order import function_node, once
+from torchipu.backend.program import Program
+from torchipu.backend.second_order import differentiable_once, function_node, once
 
 Call = Callable[..., Any]
 Boxed = Callable[[list[Any]], list[Any]]
@@ -36,8 +39,8 @@ _KINDS = (schemas.OutputType.non_alias, schemas.OutputType.unsafe_view_alias)
 
 
 @dataclass(slots=True)
-class TwoPrograms:
-    """The programs of a training graph, as AOT autograd asked for them.
+class Programs:
+    """The programs of a graph, as AOT autograd asked for them: two where it is trained, or one.
 
     Attributes:
         is_altered: Whether autograd is given more than the graph's own arguments, or anything else at a call: the graph
@@ -46,6 +49,7 @@ class TwoPrograms:
         backward: Takes what is saved and the gradients of the results, and returns those of the inputs.
         num_inputs: Placeholders of the forward.
         without_gradient: Inputs that get none.
+        inference: Takes the inputs, and returns the results, where nothing between Dynamo and it is left to do.
     """
 
     is_altered: bool
@@ -53,12 +57,22 @@ class TwoPrograms:
     backward: Boxed | None = None
     num_inputs: int = -1
     without_gradient: frozenset[int] = frozenset()
+    inference: Program | None = None
 
     @classmethod
-    def of(cls, gm: GraphModule) -> TwoPrograms:
+    def of(cls, gm: GraphModule) -> Programs:
         """Return the programs of a graph of Dynamo's that is compiled now: none as yet."""
         has_tensors = any(True for _ in itertools.chain(gm.parameters(), gm.buffers()))
         return cls(has_tensors or torch._C._is_any_autocast_enabled() or utils.top_saved_tensors_hooks() is not None)
+
+    def note_inference(self, program: Program, num_inputs: int) -> None:
+        """Take note of the only program of a graph, as AOT autograd describes that now."""
+        context = TracingContext.try_get()
+        try:
+            if context is not None and not self.is_altered and _is_plain_inference(context.fw_metadata, num_inputs):
+                self.inference, self.num_inputs = program, num_inputs
+        except AttributeError:  # a private name that another release of torch lacks
+            return
 
     def note_backward(self, run: Boxed, gm: GraphModule) -> None:
         """Take note of the backward: its program, and its graph."""
@@ -67,16 +81,35 @@ class TwoPrograms:
         self.without_gradient = frozenset(place for place, gradient in enumerate(returned) if gradient is None)
 
 
-def shortened(run: Call, programs: TwoPrograms, name: str) -> Call:
-    """Return a call that leaves AOT autograd out after the first backward, where the graph gives it nothing to do.
+def shortened(run: Call, programs: Programs, name: str) -> Call:
+    """Return a call that leaves AOT autograd out where the graph gives it nothing to do.
 
     Args:
         run: AOT autograd's call of a graph.
         programs: What it calls.
         name: Of the graph, for messages.
     """
-    if programs.forward is None:
-        return run
+    if programs.forward is not None:
+        return _shortened_training(differentiable_once(run, name), programs, name)
+    return run if programs.inference is None else _shortened_inference(run, programs.inference, programs.num_inputs)
+
+
+def _shortened_inference(run: Call, program: Program, num_inputs: int) -> Call:
+    """Return a call that leaves AOT autograd out where the program does as at most calls, which records nothing."""
+
+    def call(*arguments: Any) -> Any:
+        quick = program.quick
+        if quick is not None and len(arguments) == num_inputs and not torch._C._are_functorch_transforms_active():
+            results = quick(arguments)
+            if results is not None:
+                return results
+        return run(*arguments)
+
+    return call
+
+
+def _shortened_training(run: Call, programs: Programs, name: str) -> Call:
+    """Return a call that leaves AOT autograd out after the first backward."""
     short: Call | None = None
     function: Any = None  # that of AOT autograd, until it is known whether another one may stand for it
 
@@ -98,7 +131,7 @@ def shortened(run: Call, programs: TwoPrograms, name: str) -> Call:
     return call
 
 
-def _short_call(function: Any, programs: TwoPrograms, name: str) -> Call | None:
+def _short_call(function: Any, programs: Programs, name: str) -> Call | None:
     """Return a call of the programs that autograd records; None for a graph that needs AOT autograd at each call.
 
     Args:
@@ -113,7 +146,7 @@ def _short_call(function: Any, programs: TwoPrograms, name: str) -> Call | None:
     return _function_of(function, programs, name) if is_plain else None
 
 
-def _is_plain(function: Any, programs: TwoPrograms) -> bool:
+def _is_plain(function: Any, programs: Programs) -> bool:
     """Whether AOT autograd's function does nothing at a call but run our programs."""
     if programs.is_altered or programs.forward is None or programs.backward is None:
         return False
@@ -135,6 +168,16 @@ def _is_plain(function: Any, programs: TwoPrograms) -> bool:
     )
 
 
+def _is_plain_inference(metadata: Any, num_inputs: int) -> bool:
+    """Whether AOT autograd does nothing at a call of a graph without a backward but run our program."""
+    if metadata is None or any(getattr(metadata, what) for what in (*_ABSENT, "mutated_inp_runtime_indices")):
+        return False
+    tensors = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta)
+    if not all(isinstance(meta, (int, schemas.PlainTensorMeta)) for meta in tensors):
+        return False
+    return len(metadata.input_info) == num_inputs and all(map(_is_plain_result, metadata.output_info))
+
+
 def _is_plain_result(info: Any) -> bool:
     return info.output_type in _KINDS and issubclass(info.raw_type, torch.Tensor)
 
@@ -149,7 +192,7 @@ def _is_plain_gradient(meta: Any) -> bool:
     return isinstance(meta, schemas.PlainTensorMeta) and meta.memory_format is not None
 
 
-def _function_of(aot: Any, programs: TwoPrograms, name: str) -> Call:
+def _function_of(aot: Any, programs: Programs, name: str) -> Call:
     """Return the call of an autograd function that stands for AOT autograd's, whose attributes torch looks at."""
     metadata = aot.metadata
     assert programs.forward is not None and programs.backward is not None

@@ -21,8 +21,8 @@ from torchipu.capture import batch_norm, criteria, determinants, embedding_bags,
 aten = torch.ops.aten
 
 TORCH_OWN = (
-    aten._addmm_activation, aten._euclidean_dist, aten.aminmax, aten.count_nonzero, aten.dist, aten.dot,
-    aten.linalg_cross, aten.nansum, aten.renorm, aten.vdot,
+    aten._addmm_activation, aten._euclidean_dist, aten.aminmax, aten.count_nonzero, aten.dist, aten.dot, aten.nansum,
+    aten.renorm, aten.vdot,
 )
 """Ops for which torch's own decomposition gives parts that we serve."""
 
@@ -74,6 +74,18 @@ def _without_product(self: Tensor, first: Tensor, second: Tensor, *, beta: float
 def _alone(self: Tensor, beta: float, shape: Sequence[int]) -> Tensor:
     """Return what is left of a sum with a product."""
     return (self * beta if beta else aten.zeros_like(self)).expand(shape).clone()
+
+
+def _cross(self: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """Return a cross product by its three parts: views of the operands, where torch's own looks parts up by number."""
+    torch._check(self.dim() == other.dim(), lambda: "linalg.cross: inputs must have the same number of dimensions.")
+    torch._check(
+        self.size(dim) == 3 and other.size(dim) == 3,
+        lambda: f"linalg.cross: inputs dim {dim} must have length 3, got {self.size(dim)} and {other.size(dim)}",
+    )
+    ax, ay, az = self.unbind(dim)
+    bx, by, bz = other.unbind(dim)
+    return torch.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], dim)
 
 
 def _addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -209,6 +221,7 @@ OURS: Decompositions = {
     aten.addmm.default: _without_product,
     aten.addmv.default: _without_product,
     aten.addr.default: _addr,
+    aten.linalg_cross.default: _cross,
     aten.baddbmm.default: _without_product,
     aten.bmm.default: _bmm,
     aten._embedding_bag_backward.default: embedding_bags.bag_gradient,

@@ -36,7 +36,8 @@ class Arena:
 
     def __init__(self) -> None:
         self._num_bytes = 0
-        self._memory = aligned_bytes(0)
+        self.memory = aligned_bytes(0)
+        """What programs have, one at a time: who runs one while no other engine runs may take it without asking."""
         self._lock = threading.Lock()
 
     def grow(self, num_bytes: int) -> None:
@@ -47,15 +48,15 @@ class Arena:
         with self._lock:
             if num_bytes > self._num_bytes:
                 self._num_bytes = num_bytes + (num_bytes // 4 if self._num_bytes else 0)
-                self._memory = aligned_bytes(self._num_bytes)
+                self.memory = aligned_bytes(self._num_bytes)
 
     def borrow(self, num_bytes: int) -> torch.Tensor:
         """Return memory of at least so many bytes, to be given back; where another thread has it, memory of its own."""
-        return self._memory if self._lock.acquire(blocking=False) else aligned_bytes(num_bytes)
+        return self.memory if self._lock.acquire(blocking=False) else aligned_bytes(num_bytes)
 
     def give_back(self, memory: torch.Tensor) -> None:
         """Let others have what was borrowed."""
-        if memory is self._memory:
+        if memory is self.memory:
             self._lock.release()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchipu._kernels.abi import CHECKED, KernelTrap, Plan
+from torchipu._kernels.abi import CHECKED, Call, KernelTrap, Plan
 from torchipu._kernels.table.observe import TALLY_WORDS
 from torchipu._kernels.table.round_blocks import ROUND_BLOCKS, Kept
 from torchipu._kernels.table.scaling import ReplicaMeanInts, SignalInts
@@ -27,10 +27,11 @@ from torchipu.host.generic import TORCH_DTYPES, bind_generic
 from torchipu.host.kept_states import KeptStates, written_before_the_end
 from torchipu.host.lanes import Lanes, Layout, order_of
 from torchipu.host.observation import Observation
-from torchipu.host.output_memory import Room
+from torchipu.host.output_memory import OutputMemory, Room
 from torchipu.host.placed_states import PlacedStates
 from torchipu.host.plan import HostPlan
 from torchipu.host.profiler_ranges import is_recording, ranges
+from torchipu.host.resting import RESTING
 from torchipu.host.rounding import ints_of
 from torchipu.host.stamps import Stamp
 from torchipu.host.statistics import TensorStatistics
@@ -419,6 +420,42 @@ class BoundPlan:
             self._run(micro_batches, iterations, threads, borrow, is_prepared)
         finally:
             self.shared.give_back(memory)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether all that a run takes is what `call` does: the engine, with fresh memory for all results."""
+        calls_torch = any(step.kernel is None for step in self.host_plan.steps)
+        others = (self.order, self.carrier, self.exchange, self.random_rows)
+        return (
+            self.are_fresh and not self.observation.is_on and not calls_torch and self.lanes.count == self.replicas == 1
+            and not self.host_plan.num_fold and not self.host_plan.num_reset
+            and all(other is None for other in others)
+        )
+
+    def call(
+        self, inputs: Sequence[tuple[int, torch.dtype, int]], results: Sequence[tuple[int | None, int | None]],
+        threads: int, lock: Any, memory: OutputMemory, is_prepared: Callable[[Sequence[Any]], bool] | None,
+    ) -> Call:
+        """Return a call of a repeatable plan, for one micro-batch, that finds nothing anew that stays.
+
+        Args:
+            inputs: Place among the arguments of a call, element type, and number of the buffer, of each that it reads.
+            results: What the call returns: by number an output, or an argument; None of both for None.
+            threads: Host threads.
+            lock: Held while what is bound is in use.
+            memory: Gives memory to results.
+            is_prepared: Whether the steps before the first micro-batch have run on what the arguments have; None where
+                there are none.
+        """
+        plan, begin = self.host_plan, self.host_plan.num_prologue
+        end = begin + plan.num_body
+        prologue = (begin if is_prepared else 0, begin)
+        return Call(
+            self.engine, inputs, self.rooms, FIRST_EXTERNAL + len(self.graph.inputs), results,
+            (prologue, (begin, end), (end, len(plan.steps))), threads, torch, memory.empty_of(self.rooms), lock,
+            self.shared, ARENA, RESTING, is_prepared,
+            lambda trap: explained(trap, plan, self.graph, 1, 1),
+        )
 
     def _run(self, micro_batches: int, iterations: int, threads: int, borrow: bool, is_prepared: bool) -> None:
         plan = self.host_plan

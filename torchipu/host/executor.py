@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from torchipu._kernels.abi import are_row_major
+from torchipu._kernels.abi import Call, are_row_major
 from torchipu.host import output_memory
 from torchipu.host.apartness import Apartness
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
@@ -119,6 +119,44 @@ class GraphExecutor:
         bound = self.plans.get((layout, are_apart)) or self._plan(layout, are_apart)
         with self._lock:  # the plan's buffers and its random words belong to one call at a time
             return self._run(bound, given)
+
+    def repeated(
+        self, places: Sequence[int], results: Sequence[tuple[int | None, int | None]],
+    ) -> Call | None:
+        """Return a call that does as `as_they_lie` does with all found that stays, which most calls of a graph are.
+
+        Args:
+            places: Of each tensor that `as_they_lie` takes that among the arguments of a call.
+            results: What the call returns: by number an output, or an argument; None of both for None.
+
+        Returns:
+            The call; None where there is no plan for row-major tensors yet, or a run of it takes more than that.
+        """
+        bound = self.plans.get((None, False))
+        if bound is None or self.written or not bound.is_repeatable:
+            return None
+        constants = dict(self.fixed)
+        numbers = [place for place in range(len(self.graph.inputs)) if place not in constants]
+        for place, value in constants.items():
+            bound.engine.bind_tensors(FIRST_EXTERNAL + place, [value])
+        frozen, frozen_values = self.frozen_places, [constants.get(place) for place in self.frozen_places]
+        argument_of = dict(zip(numbers, places, strict=True))
+
+        def is_prepared(arguments: Sequence[torch.Tensor]) -> bool:
+            values = [
+                arguments[argument_of[place]] if value is None else value
+                for place, value in zip(frozen, frozen_values, strict=True)
+            ]
+            stamp = stamp_of(values)
+            return stamp is not None and stamp == bound.stamp
+
+        inputs = [
+            (place, dtype, FIRST_EXTERNAL + number)
+            for place, dtype, number in zip(places, self.dtypes, numbers, strict=True)
+        ]
+        return bound.call(
+            inputs, results, self.threads, self._lock, self.output_memory, is_prepared if frozen else None,
+        )
 
     @property
     def num_bytes(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -51,6 +51,10 @@ def _empty_strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torc
 
 # What Inductor's programs call: a fifth of the time of torch.empty, which a small model would spend most of a call in.
 _fresh = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _empty_strided)
+
+
+def _all_fresh(wanted: Sequence[Room]) -> list[torch.Tensor]:
+    return [_fresh(shape, strides, dtype) for shape, strides, dtype, _ in wanted]
 
 
 class _Kept(NamedTuple):
@@ -101,6 +105,10 @@ class OutputMemory:
         with self._lock:
             self._largest_call = max(self._largest_call, asked)
             return self._taken_again(wanted) or self._made(wanted)
+
+    def empty_of(self, wanted: Sequence[Room]) -> Callable[[Sequence[Room]], list[torch.Tensor]]:
+        """Return what does for these as `empty` does: for small ones alone that is less."""
+        return self.empty if any(room.num_bytes >= LEAST_BYTES for room in wanted) else _all_fresh
 
     def _taken_again(self, wanted: Sequence[Room]) -> list[torch.Tensor] | None:
         """Return tensors in memory that is kept; None where there is not enough of it."""

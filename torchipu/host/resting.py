@@ -10,22 +10,23 @@ import torch
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Tensor
 
-_RESTING: list[None] = []
+RESTING: list[None] = []
+"""Has something in it while no graph runs."""
 
 
 def is_resting() -> bool:
     """Whether no graph runs."""
-    return bool(_RESTING)
+    return bool(RESTING)
 
 
 @contextmanager
 def resting() -> Iterator[None]:
     """Let graphs give zeros instead of running meanwhile, in any thread."""
-    _RESTING.append(None)
+    RESTING.append(None)
     try:
         yield
     finally:
-        _RESTING.pop()
+        RESTING.pop()
 
 
 def zeros_of(tensors: Sequence[Tensor]) -> list[torch.Tensor]:

@@ -23,6 +23,7 @@ from torchipu.device.tilings import folds
 from torchipu.device.tilings.folds import Reducing
 from torchipu.host.emit.reduce import (
     SHARE,
+    adds_halves,
     emit_exact,
     emit_reduction,
     rows_of,
@@ -31,6 +32,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet
+from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import OpSpec, register
 
@@ -51,7 +53,7 @@ def fold(folding: Folding, *, mean: bool = False) -> Emitter:
         source, result = op.needed("self"), op.outputs[0]
         dims = reduced_dims(op, source)
         if result.dtype.is_floating:
-            held = plan.value(source, DType.FLOAT, contiguous=False)
+            held = _floats_or_halves(source, dims, folding, plan)
             count = math.prod(source.shape[d] for d in dims)
             scale = 1.0 if not mean else 1.0 / count if count else math.nan
             emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, folding, scale=scale)
@@ -60,6 +62,15 @@ def fold(folding: Folding, *, mean: bool = False) -> Emitter:
         emit_exact(plan, REDUCE_INTEGERS, plan.output(result, DType.LONG), held, dims, folding)
 
     return emit
+
+
+def _floats_or_halves(source: Tensor, dims: tuple[int, ...], folding: Folding, plan: HostPlanner) -> HostTensor:
+    """Return an operand as its reduction reads it: floats, or halves that lie where no floats of them do."""
+    if source.dtype is DType.HALF and not plan.may_have_floats(source):
+        held = plan.value(source, contiguous=False)
+        if adds_halves(held, dims, folding):
+            return held
+    return plan.value(source, DType.FLOAT, contiguous=False)
 
 
 def truth(folding: Folding) -> Emitter:

@@ -136,13 +136,28 @@ RESHAPES = frozenset((
     "unsqueeze_copy",
 ))
 
+SELECTIONS = frozenset(("select", "select_copy"))
+
 
 def _origin(op: Op, maker: Mapping[Tensor, Op]) -> Tensor | None:
     """Return the tensor whose value an op repeats: its operand, or the operand of an op that it undoes."""
     if is_no_op(op):
         return op.inputs[0]
     inner = maker.get(op.inputs[0]) if len(op.inputs) == 1 and len(op.outputs) == 1 else None
-    return inner.inputs[0] if inner is not None and _undoes(op, inner) else None
+    if inner is None:
+        return None
+    return inner.inputs[0] if _undoes(op, inner) else _picked(op, inner)
+
+
+def _picked(op: Op, inner: Op) -> Tensor | None:
+    """Return which member of a stack an op selects, as the real part of what a transform has put together is."""
+    if _base_name(op.target) not in SELECTIONS or _base_name(inner.target) != "stack":
+        return None
+    rank, index = len(op.inputs[0].shape), op.attrs.get("index")
+    if not isinstance(index, int) or op.integer("dim") % rank != inner.integer("dim", 0) % rank:
+        return None
+    member = inner.inputs[index % len(inner.inputs)]
+    return member if _agree(member, op.outputs[0]) else None
 
 
 def is_no_op(op: Op) -> bool:

@@ -7,6 +7,7 @@ from .kernel import Kernel, Nothing
 
 REDUCE_DIMS = 8
 REDUCE_PANEL = 64  # columns of an item of `reduce_columns`
+REDUCE_FEW = 8  # values of a row up to which rows lie side by side in a vector: float sums of theirs take four steps
 
 
 class Folding(IntEnum):
@@ -47,6 +48,7 @@ class ReduceInts(NamedTuple):
         chunks: Into which they are cut.
         root: Whether the square root of the result is taken, after the scale.
         columns: Size of the dense dimension of ``reduce_columns``, else 0.
+        is_half: Whether ``reduce_columns`` reads halves, of which it takes sums alone.
     """
 
     folding: Folding
@@ -57,6 +59,7 @@ class ReduceInts(NamedTuple):
     chunks: int
     root: bool
     columns: int
+    is_half: bool = False
 
 
 class ReduceScalars(NamedTuple):

@@ -71,7 +71,7 @@ def emit_reduction(
     Args:
         plan: Receives the steps.
         out: FLOAT, as many elements as the kept dimensions have.
-        held: FLOAT operand, any strides.
+        held: FLOAT operand, any strides; HALF where `adds_halves` says so.
         dims: Dimensions to reduce, ascending.
         folding: What becomes of the values.
         scale: Multiplies the result.
@@ -84,7 +84,7 @@ def emit_reduction(
         held, dims = rows_of(plan, held, dims), (1,)
         (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
     total, results = math.prod(held.shape[d] for d in dims), math.prod(kept)
-    columns = kept[-1] if kept_strides[-1] == 1 and reduced_strides[-1] != 1 and kept[-1] > 1 else 0
+    columns = _columns((kept, kept_strides), (reduced, reduced_strides))
     items = results if not columns else results // columns * -(-columns // REDUCE_PANEL)
     chunk, chunks = _chunks(total, results, items)
     target = out if chunks == 1 else plan.scratch((chunks * results,))
@@ -95,7 +95,7 @@ def emit_reduction(
         REDUCE_COLUMNS if columns else REDUCE_ROWS, [target], [held],
         ints=ReduceInts(
             folding, _space(kept, kept_strides), _space(reduced, reduced_strides), total, chunk, chunks, root and last,
-            columns,
+            columns, held.dtype is DType.HALF,
         ),
         scalars=ReduceScalars(scale if last else 1.0), items=items * chunks,
         grain=max(1, SHARE // max(1, chunk * (min(columns, REDUCE_PANEL) if columns else 1))),
@@ -108,6 +108,20 @@ def emit_reduction(
     shape, dim = ((chunks, results), 0) if columns else ((results, chunks), 1)
     partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
     emit_reduction(plan, out, partials, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
+
+
+def adds_halves(held: HostTensor, dims: Sequence[int], folding: Folding) -> bool:
+    """Whether halves are added as they lie: down columns, where to make floats of them first is a pass of its own."""
+    if held.dtype is not DType.HALF or folding is not Folding.SUM or not held.num_elements:
+        return False
+    kept, reduced = _split(held, dims)
+    return bool(_columns(kept, reduced)) and max(len(kept[0]), len(reduced[0])) <= REDUCE_DIMS
+
+
+def _columns(kept: _Walk, reduced: _Walk) -> int:
+    """Return how many columns lie beside each other down which is reduced; 0 where rows are."""
+    (shape, strides), (_, reduced_strides) = kept, reduced
+    return shape[-1] if strides[-1] == 1 and reduced_strides[-1] != 1 and shape[-1] > 1 else 0
 
 
 def _chunks(total: int, results: int, items: int) -> tuple[int, int]:

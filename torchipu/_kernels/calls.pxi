@@ -1,0 +1,149 @@
+# Calls of a plan as a compiled graph makes most of them: one run, on row-major tensors, into fresh memory.
+
+
+cdef class Call:
+    """A plan with what is the same at each call of it, found once: to ask again takes longer than a small graph runs.
+
+    Args:
+        plan: All of it is bound but what a call brings and makes, and `ARENA` where that is shared.
+        inputs: ``(place among the arguments of a call, element type, number of the buffer)`` of each tensor it reads.
+        rooms: ``(shape, strides, element type, ...)`` of each tensor it makes, row-major.
+        first_made: Number of the buffer of the first of these; the others follow.
+        results: What a call returns: the number of a tensor that is made and None, None and the place of an argument,
+            or None and None for a result that is none.
+        ranges: First step and the step after the last one of prologue, body and update.
+        threads: Host threads.
+        torch: The module.
+        empty: Returns tensors of ``rooms``, given these.
+        lock: Held while the plan's buffers are bound and used.
+        arena: Has ``memory``, shared with other plans; None where the plan has its own.
+        arena_buffer: Its buffer.
+        resting: A call does nothing while there is anything in it.
+        stamp: Returns whether what the plan has prepared is so still, given the arguments; None where nothing is.
+        explained: Returns what is raised, given a `KernelTrap`.
+    """
+
+    cdef Plan plan
+    cdef Loops loops
+    cdef Py_ssize_t num_inputs, num_arguments
+    cdef Py_ssize_t *places
+    cdef int *buffers
+    cdef list dtypes
+    cdef tuple rooms
+    cdef int first_made
+    cdef tuple results
+    cdef bint are_as_made
+    cdef int threads
+    cdef object torch, profiler, plain, parameter, empty, lock, arena, resting, stamp, explained
+    cdef int arena_buffer
+
+    def __cinit__(self, Plan plan, inputs, *args, **kwargs):
+        cdef Py_ssize_t count = max(len(inputs), 1)
+        self.places = <Py_ssize_t *>calloc(count, sizeof(Py_ssize_t))
+        self.buffers = <int *>calloc(count, sizeof(int))
+        if not self.places or not self.buffers:
+            raise MemoryError
+
+    def __init__(self, Plan plan, inputs, rooms, int first_made, results, ranges, int threads, torch, empty, lock,
+                 arena=None, int arena_buffer=0, resting=(), stamp=None, explained=None):
+        cdef Py_ssize_t i
+        self.plan, self.num_inputs = plan, len(inputs)
+        self.dtypes = [dtype for _, dtype, _ in inputs]
+        self.num_arguments = 0
+        for i, (place, _, buffer) in enumerate(inputs):
+            if not 0 <= buffer < plan.num_buffers or place < 0:
+                raise ValueError(f"argument {place}, buffer {buffer} of {plan.num_buffers}")
+            self.places[i], self.buffers[i] = place, buffer
+            self.num_arguments = max(self.num_arguments, place + 1)
+        self.rooms, self.first_made, self.results = tuple(rooms), first_made, tuple(results)
+        if not 0 <= first_made <= plan.num_buffers - len(self.rooms):
+            raise ValueError(f"{len(self.rooms)} buffers from {first_made} on, of {plan.num_buffers}")
+        for made, place in self.results:
+            if made is not None and not 0 <= made < len(self.rooms):
+                raise ValueError(f"result {made} of {len(self.rooms)}")
+            if place is not None:
+                self.num_arguments = max(self.num_arguments, place + 1)
+        self.are_as_made = self.results == tuple((number, None) for number in range(len(self.rooms)))
+        self.torch, self.profiler, self.empty, self.lock = torch, torch.autograd.profiler, empty, lock
+        self.plain, self.parameter = torch.Tensor, torch.nn.Parameter
+        self.arena, self.arena_buffer, self.resting = arena, arena_buffer, resting
+        self.stamp, self.explained = stamp, explained
+        self.threads = threads
+        cdef Loops *loops = &self.loops
+        loops.prologue[0], loops.prologue[1] = ranges[0]
+        loops.body[0], loops.body[1] = ranges[1]
+        loops.update[0], loops.update[1] = ranges[2]
+        loops.reset[0] = loops.reset[1] = loops.prologue[1]
+        loops.fold[0] = loops.fold[1] = loops.body[1]
+        loops.micro_batches = loops.replicas = loops.iterations = loops.lanes = 1
+        loops.beside[0] = loops.beside[1] = 1
+        loops.counter_buffer = -1
+        loops.threads = plan.useful_threads(threads, 1)
+
+    def __dealloc__(self):
+        free(self.places)
+        free(self.buffers)
+
+    def __call__(self, arguments):
+        """Run the plan on the arguments of a call.
+
+        Args:
+            arguments: A list or a tuple, tensors of torch among them.
+
+        Returns:
+            The results, or None where something is to be seen to first, and nothing was done: tensors that lie in
+            another way or are of another element type, a profiler that records, or what was prepared is stale.
+
+        Raises:
+            ExecutionError: A tensor has elements and no memory.
+        """
+        if self.resting or self.profiler._is_profiler_enabled or self.plan.seconds != NULL:
+            return None
+        if len(arguments) < self.num_arguments:
+            return None
+        cdef Loops loops = self.loops
+        cdef Py_ssize_t i
+        cdef uintptr_t address
+        cdef uintptr_t *addresses = <uintptr_t *>malloc(max(self.num_inputs, 1) * sizeof(uintptr_t))
+        if not addresses:
+            raise MemoryError
+        try:
+            for i in range(self.num_inputs):
+                tensor = arguments[self.places[i]]
+                if type(tensor) is not self.plain and type(tensor) is not self.parameter:
+                    return None
+                if not lies_row_major(tensor, self.dtypes[i]):
+                    return None
+                address = tensor.data_ptr()
+                if not address and tensor.numel():
+                    raise without_memory(f"of shape {list(tensor.shape)}")
+                addresses[i] = address
+            made = self.empty(self.rooms)
+            borrow = loops.threads > 1 and self.threads == self.torch.get_num_threads()
+            if getattr(_RUNNING, "active", False):
+                return None  # which is refused, in the words of others
+            with self.lock, _LOCK:
+                if self.stamp is not None and not self.stamp(arguments):
+                    return None
+                for i in range(self.num_inputs):
+                    self.plan.bindings[self.buffers[i]] = Binding(<char *>addresses[i], 0, 0, 0, 1, 0)
+                i = self.first_made
+                for tensor in made:
+                    address = tensor.data_ptr()
+                    self.plan.bindings[i] = Binding(<char *>address, 0, 0, 0, 1, 0)
+                    i += 1
+                if self.arena is not None:
+                    memory = self.arena.memory  # stays while it runs, whoever else asks for more
+                    address = memory.data_ptr()
+                    self.plan.bindings[self.arena_buffer] = Binding(<char *>address, 0, 0, 0, 1, 0)
+                self.plan.run_alone(&loops, 1, borrow)
+        except KernelTrap as trap:
+            raise self.explained(trap) from None
+        finally:
+            free(addresses)
+        if self.are_as_made:
+            return made
+        return [
+            made[number] if number is not None else None if place is None else arguments[place]
+            for number, place in self.results
+        ]
