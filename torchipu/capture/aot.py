@@ -16,7 +16,7 @@ import torch
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._guards import TracingContext, tracing
+from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -117,6 +117,9 @@ class _Results(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         """Return the tensors among the results, in order; ``loss`` becomes the place of the loss among them."""
+        fake_mode = detect_fake_mode()
+        if fake_mode is not None:  # of AOT autograd, to which a tensor from outside comes as it is; torch 2.13 does so
+            fake_mode.allow_non_fake_inputs = True
         # The interpreter and not a plain call: it hands annotations and source lines on to what is traced below it.
         with torch.fx.traceback.preserve_node_meta():
             running = WithConstants(self.inner, self.attributes)
