@@ -87,8 +87,9 @@ class Reachable:
         return True
 
     def _module(self, member: torch.nn.Module, path: str) -> None:
-        if not self._is_new(member) or isinstance(member, torch.jit.ScriptModule):  # whose attributes are TorchScript's
+        if id(member) in self._seen or isinstance(member, torch.jit.ScriptModule):  # whose attributes are TorchScript's
             return
+        self._seen[id(member)] = member
         prefix, held = f"{path}." if path else "", member.__dict__
         self._hold(Holder(
             partial(_plain, member), partial(dict.__setitem__, held), partial(dict.__delitem__, held),
