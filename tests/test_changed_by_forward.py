@@ -471,6 +471,22 @@ def test_nothing_is_said_of_what_is_the_same_at_each_call(door: Any, body: Any) 
     torch.testing.assert_close(result, twin(X)[0])
 
 
+class Named(Model):
+    """Takes arguments by name, and takes one out."""
+
+    def forward(self, x: torch.Tensor, **options: Any) -> Any:
+        factor = options.pop("factor")
+        return super().forward(x * factor)
+
+
+@pytest.mark.parametrize("door", STEPS)
+def test_nothing_is_said_of_arguments(door: Any) -> None:
+    with told_of() as told:
+        result = door(Named(made_once))(X, factor=2.0)[0]
+    assert told == []
+    torch.testing.assert_close(result, Named(made_once)(X, factor=2.0)[0])
+
+
 FORGETS = not_before((2, 12), "its Dynamo forgets what a function counts in a variable of the one around it")
 
 

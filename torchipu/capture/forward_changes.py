@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.source import LocalSource
 from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import TracingContext
@@ -175,6 +176,7 @@ class Changes:
 
     # ------------------------------------------------------------------ what Dynamo knows
     def _look(self, effects: Any) -> None:
+        """Look through what was modified, but for arguments, such as those by name: each call has others."""
         self.rebound, self.others = [], []
         graph = effects.output_graph_weakref()
         for variable in effects.id_to_variable.values():
@@ -185,7 +187,7 @@ class Changes:
             if isinstance(kind, AttributeMutationExisting):
                 for name, value in effects.store_attr_mutations.get(variable, {}).items():
                     self._attribute(graph, variable, held, name, value)
-            elif isinstance(kind, ValueMutationExisting):
+            elif isinstance(kind, ValueMutationExisting) and not isinstance(variable.source, LocalSource):
                 self._content(graph, variable, held)
 
     def _attribute(self, graph: Any, variable: Any, held: Any, name: str, value: Any) -> None:
