@@ -18,5 +18,8 @@ def not_before(release: tuple[int, int], reason: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(release > RELEASE, reason=f"torch {torch.__version__}: {reason}")
 
 
-COMPILES_AT_ONCE = not_before((2, 11), "its Dynamo fails, or ends the process, where several threads compile at once")
-WRITES_IN_BRANCHES = not_before((2, 11), "it refuses branches that write, with words of its own")
+COMPILES_AT_ONCE = not_before((2, 12), "its Dynamo fails, or ends the process, where several threads compile at once")
+WRITES_IN_BRANCHES = not_before((2, 12), "it refuses branches that write, with words of its own")
+WRITES_WITHIN_LOOPS = not_before((2, 13), "it refuses a branch that writes within a loop with words of its own")
+WRITES_BY_DATA = not_before((2, 13), "it refuses weight.data *= mask")
+TRAINED_SCANS = not_before((2, 13), "it takes what a scan carries and what it gives for the same memory")

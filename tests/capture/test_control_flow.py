@@ -12,6 +12,7 @@ from torch._higher_order_ops import associative_scan, map, scan, while_loop
 
 import torchipu
 from tests.ops.judge import judge
+from tests.releases import TRAINED_SCANS
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -197,6 +198,7 @@ class Gated(torch.nn.Module):
         return self.second(chosen + all_of_them.mean(0)).square().mean()
 
 
+@TRAINED_SCANS
 def test_training_steps_through_control_flow_follow_eager() -> None:
     torch.manual_seed(0)
     model = Gated()

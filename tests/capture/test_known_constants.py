@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchipu import InferenceStep, TrainStep
+from torchipu import CaptureError, InferenceStep, TrainStep, poptorch
 from torchipu.capture.aot import capture_inference
 
 X = torch.arange(12.0).reshape(3, 4).sin()
@@ -133,3 +133,46 @@ def test_an_identity_of_any_size_is_a_constant(sizes: tuple[int, ...], dtype: to
 
     x = torch.randn(sizes[0], sizes[-1])
     assert torch.equal(torch.compile(masked, backend="ipu", fullgraph=True)(x), masked(x))
+
+
+RANGES: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda y: torch.linspace(y[0, 0], y[0, 1], 4), lambda y: torch.linspace(0.0, y[0, 1], 4),
+    lambda y: torch.linspace(y[0, 0], 3.0, 4), lambda y: torch.logspace(y[0, 0], y[0, 1], 4, base=2.0),
+    lambda y: torch.logspace(y[0, 0].int(), 3, 3, base=2.0, dtype=torch.int32),
+)
+
+
+class Ranged(nn.Module):
+    """Makes a range between values, and may ask for one of them."""
+
+    def __init__(self, made: Callable[[Tensor], Tensor], *, asks: bool) -> None:
+        super().__init__()
+        self.made, self.asks = made, asks
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.made(x)
+        return x.sum() * (made[1].item() if self.asks else made)
+
+
+@pytest.mark.parametrize("made", RANGES)
+def test_a_range_between_values_is_none_of_them(made: Callable[[Tensor], Tensor]) -> None:
+    model = Ranged(made, asks=False)
+    step = InferenceStep(model)
+    for x in (X + 1, X + 2):
+        torch.testing.assert_close(step(x), model(x))
+    with pytest.raises(CaptureError, match=r"the value on the host of .* depends on data"):
+        InferenceStep(Ranged(made, asks=True))(X)
+
+
+TABLE = torch.tensor([1.0, 3.0])
+
+
+class Outside(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * TABLE[1].item()
+
+
+def test_a_tensor_of_outside_is_none_for_a_step_which_reads_it_at_each_call() -> None:
+    with pytest.raises(CaptureError, match=r"reads a tensor that is a plain attribute or a global anew at each call"):
+        InferenceStep(Outside())(X)
+    torch.testing.assert_close(poptorch.inferenceModel(Outside())(X), X * 3)

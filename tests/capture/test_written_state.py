@@ -14,7 +14,7 @@ from torch._dynamo.exc import BackendCompilerFailed, UncapturedHigherOrderOpErro
 from torch._higher_order_ops import scan, while_loop
 
 import torchipu
-from tests.releases import WRITES_IN_BRANCHES
+from tests.releases import WRITES_BY_DATA, WRITES_IN_BRANCHES, WRITES_WITHIN_LOOPS
 from torchipu.errors import CaptureError, UnsupportedOpError
 
 
@@ -105,7 +105,7 @@ def test_buffers_written_in_bodies_are_those_of_eager_code(
         torch.testing.assert_close(model.state_dict()[name].double(), value.double(), rtol=1e-5, atol=1e-5, msg=name)
 
 
-@WRITES_IN_BRANCHES
+@WRITES_WITHIN_LOOPS
 def test_writes_that_torch_does_not_give_back_are_refused() -> None:
     def rows(m: Stateful, x: torch.Tensor) -> torch.Tensor:
         def body(carried: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -170,9 +170,7 @@ class Masked(torch.nn.Linear):
         return super().forward(x).square().sum()
 
 
-@pytest.mark.skipif(
-    "trace_autograd_ops" not in torch._dynamo.config._config, reason="this release of torch refuses to set data",
-)
+@WRITES_BY_DATA
 def test_weights_are_written_by_their_data():
     torch.manual_seed(0)
     ours, judge = Masked(4, 4), Masked(4, 4).double()

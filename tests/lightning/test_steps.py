@@ -190,3 +190,39 @@ def test_evaluation_is_that_of_the_cpu_whatever_a_call_takes(devices: int) -> No
     assert len(found) == len(expected) == 13
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+class _Averaging(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.loss(batch)
+        self.average = self.average * 0.5 + loss.detach()
+        self.log("average", self.average)
+        return loss * (1 + self.average)
+
+
+def test_a_buffer_that_is_given_another_tensor_is_a_state() -> None:
+    cpu, ours = assert_same(_Averaging, even)
+    assert cpu.metrics["average"] > 0
+    assert programs(ours) == 2  # one of them of validation
+
+
+class _Remembering(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = torch.zeros(())
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.loss(batch)
+        self.average = self.average * 0.5 + loss.detach()
+        return loss * (1 + self.average)
+
+
+def test_a_tensor_that_is_no_buffer_and_is_given_another_value_is_told_of() -> None:
+    words = r"training_step gives average of _Remembering another tensor: it is no buffer"
+    with pytest.warns(UserWarning, match=words):
+        Run("ipu", _Remembering, even, max_epochs=1)
+

@@ -78,9 +78,8 @@ def test_max_grad_norm_equals_clip_grad_norm(name: str) -> None:
         norm = torch.nn.utils.clip_grad_norm_(exact.parameters(), 0.5)
         assert norm > 0.5 or number > 0
         reference.step()
-        if number == 2:  # the same optimiser anew, and another like it
-            training.setOptimizer(make(ours.parameters()))
-            reference = theirs(exact.parameters(), **keywords)
+        if number == 2:  # another one like it
+            training.setOptimizer(make(ours.parameters()))  # which keeps the moments
     for mine, exactly in zip(training.parameters(), exact.parameters(), strict=True):
         torch.testing.assert_close(mine.detach().double(), exactly.detach(), rtol=1e-4, atol=1e-6)
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import torchipu.poptorch as poptorch
+from tests.releases import not_before
 
 
 class Remembering(nn.Module):
@@ -99,12 +100,35 @@ def test_numbers_that_forward_changes_stay_changed_by_one_run() -> None:
     assert model.inner.calls == 1
 
 
-def test_a_tensor_kept_outside_the_model_is_refused() -> None:
+def test_what_forward_keeps_outside_the_model_is_set_back_too() -> None:
     kept: list[torch.Tensor] = []
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         kept.append(x + 1)
         return torch.cat(kept)
+
+    executor = poptorch.inferenceModel(forward)
+    for x in (torch.ones(2), torch.zeros(2)):
+        torch.testing.assert_close(executor(x), x + 1)
+    assert kept == []
+
+
+class Slotted:
+    """Holds what nobody finds who looks through attributes."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+
+@not_before((2, 13), "it refuses such a tensor in words of its own")
+def test_a_tensor_kept_where_nobody_looks_is_refused() -> None:
+    held = Slotted()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        held.kept.append(x + 1)
+        return torch.cat(held.kept)
 
     with pytest.raises(poptorch.Error, match="made by an earlier run of forward, which left it outside") as caught:
         poptorch.inferenceModel(forward)(torch.ones(2))

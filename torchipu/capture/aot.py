@@ -16,7 +16,7 @@ import torch
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._guards import TracingContext, tracing
+from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -30,11 +30,12 @@ from torchipu.capture.complex_numbers import with_complex_results, without_compl
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.distributions import unvalidated
+from torchipu.capture.forward_changes import Changes, Rebound, buffers_returned
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.inner_gradients import inner_gradients
 from torchipu.capture.inputs import refuse_foreign
-from torchipu.capture.process_wide import capturing
+from torchipu.capture.process_wide import capturing, replaced
 from torchipu.capture.properties import properties_as_calls
 from torchipu.capture.saved_values import constants_saved
 from torchipu.capture.unregistered import WithConstants, names_of_attributes
@@ -96,12 +97,17 @@ class _Results(torch.nn.Module):
         inner: What Dynamo captured.
         training: The loss, or None for inference.
         attributes: Names of the model's plain attributes that are tensors, by id.
+        rebound: Buffers whose new values ``inner`` returns beside its results.
     """
 
-    def __init__(self, inner: GraphModule, training: _Training | None, attributes: Mapping[int, str]) -> None:
+    def __init__(
+        self, inner: GraphModule, training: _Training | None, attributes: Mapping[int, str],
+        rebound: Sequence[Rebound],
+    ) -> None:
         super().__init__()
         self.inner = inner
         self.attributes = attributes
+        self.rebound = rebound
         self.training_of = training
         self.leaves: list[Any] = []
         self.spec: pytree.TreeSpec | None = None
@@ -111,11 +117,15 @@ class _Results(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         """Return the tensors among the results, in order; ``loss`` becomes the place of the loss among them."""
+        fake_mode = detect_fake_mode()
+        if fake_mode is not None:  # of AOT autograd, to which a tensor from outside comes as it is; torch 2.13 does so
+            fake_mode.allow_non_fake_inputs = True
         # The interpreter and not a plain call: it hands annotations and source lines on to what is traced below it.
         with torch.fx.traceback.preserve_node_meta():
             running = WithConstants(self.inner, self.attributes)
             returned = running.run(*args, *kwargs.values())
             running.refuse_writes()
+        returned, values = returned if self.rebound else (returned, ())
         leaves, self.spec = pytree.tree_flatten(returned)
         chosen = None if self.training_of is None else find_loss(leaves, self.training_of.loss)
         tensors: list[torch.Tensor] = []
@@ -129,6 +139,9 @@ class _Results(torch.nn.Module):
             self.leaves.append(Place(len(tensors)))
             # A clone keeps AOT autograd from treating results as views of inputs or of each other.
             tensors.append(leaf if position == chosen else leaf.detach().clone())
+        with torch.no_grad():
+            for one, value in zip(self.rebound, values, strict=True):
+                one.write(self.inner.get_buffer(one.full_name), value)
         return tensors
 
 
@@ -183,7 +196,7 @@ def _capture(
 ) -> Captured:
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
     refuse_foreign(module, args, kwargs)
-    traced = _dynamo(module, args, kwargs)
+    traced, rebound = _dynamo(module, args, kwargs)
     refuse_inputs(traced)
     with contextlib.ExitStack() as stack:
         if has_loops(traced):  # torch asks for the symbols of their results even where all sizes are fixed
@@ -192,7 +205,7 @@ def _capture(
                 torch.Tensor, lambda leaf: fake_mode.from_tensor(leaf, static_shapes=True), (args, dict(kwargs)),
             )
             stack.enter_context(tracing(TracingContext(fake_mode)))
-        results = _Results(traced, training, names_of_attributes(module))
+        results = _Results(traced, training, names_of_attributes(module), rebound)
         return export(results, module, args, kwargs, name=name, strict_ops=strict_ops)
 
 
@@ -242,20 +255,39 @@ def export(
     return _assemble(imported, placeholders, graph_module, names, results, args, kwargs)
 
 
-def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GraphModule:
-    """Return the module as one torch-level FX graph, with parameters and buffers under their names."""
+def _dynamo(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+) -> tuple[GraphModule, Sequence[Rebound]]:
+    """Return the module as one torch-level FX graph, with parameters and buffers under their names.
+
+    Where forward gives buffers other tensors, the graph returns these beside its results, and they are named.
+    """
     settings = torch._dynamo.config.patch(
         automatic_dynamic_shapes=False, assume_static_by_default=True, specialize_int=True, specialize_float=True,
         suppress_errors=False, **_logging_functions(),
     )
     if isinstance(module, GraphModule):  # a graph already, which Dynamo would call and not look into
-        return replace_calls(GraphModule(module, copy.deepcopy(module.graph)))
+        return replace_calls(GraphModule(module, copy.deepcopy(module.graph))), ()
     # Where Inductor freezes weights, Dynamo gives them names of its own in every graph.
     freezes_not = torch._inductor.config.patch(freezing=False)
     with (
         settings, freezes_not, inner_gradients(), properties_as_calls(), unvalidated(), _method_forward(module),
-        without_torchs_log(),
+        without_torchs_log(), _settings_untold(),
     ):
+        changes = Changes(module)
+        captured = _graph_of(module, args, kwargs, changes)
+        rebound = changes.rebound
+        if rebound:
+            with buffers_returned(module, rebound):
+                captured = _graph_of(module, args, kwargs, changes)
+    changes.tell()
+    return replace_calls(captured), rebound
+
+
+def _graph_of(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], changes: Changes,
+) -> GraphModule:
+    with changes.noted():
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
         except SyntaxError as error:
@@ -266,7 +298,7 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
                 f"forward of {type(module).__name__} returns no tensor that it has computed",
                 remedy="return what is to be handed back: the loss, a result, or the buffer that forward writes into",
             ) from None
-    return replace_calls(captured)
+    return captured
 
 
 def _logging_functions() -> dict[str, Any]:
@@ -279,6 +311,16 @@ def _logging_functions() -> dict[str, Any]:
     name = next(name for name in ("ignore_logging_functions", "ignore_logger_methods") if hasattr(config, name))
     writing = {method for name, method in vars(logging.Logger).items() if name in _WRITING or name.endswith("_once")}
     return {name: getattr(config, name) | writing}
+
+
+@contextlib.contextmanager
+def _settings_untold() -> Iterator[None]:
+    """Keep torch from writing its settings as text into its account of a capture.
+
+    Torch 2.11 would sort those that are sets, and log that functions, as in the setting above, cannot be sorted.
+    """
+    with replaced(torch._dynamo.utils, "_get_dynamo_config_for_logging", lambda: None):
+        yield
 
 
 _WRITING = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")

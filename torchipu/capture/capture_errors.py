@@ -70,8 +70,9 @@ def as_capture_error(error: BaseException) -> IpuError:
 
 
 _IN_PLACE_OF_VALUES = (
-    "use torch.where, a mask or padding to a fixed size; keep .item() out of forward, and write x[i.reshape(1)][0] for "
-    "x[i] where i is a tensor without dimensions"
+    "use torch.where, a mask or padding to a fixed size; keep .item() out of forward (a step reads a tensor that is a "
+    "plain attribute or a global anew at each call, so that its values are no constants: take numbers of it in "
+    "__init__), and write x[i.reshape(1)][0] for x[i] where i is a tensor without dimensions"
 )
 _DERIVATIVES = (
     "inference runs without gradients: take those that forward computes of itself under torch.enable_grad(), by "

@@ -35,9 +35,12 @@ MAKERS = LIKE | NEW | {
     getattr(packet, name) for packet in (
         aten.arange, aten.eye, aten.full, aten.linspace, aten.logspace, aten.ones, aten.range, aten.scalar_tensor,
         aten.tril_indices, aten.triu_indices, aten.zeros, prims.iota,
-    ) for name in packet.overloads() if "out" not in name
+    ) for name in packet.overloads() if "out" not in name and "Tensor" not in name
 }
-"""Operators whose results are the same each time, whatever the values of an operand that they are like."""
+"""Operators whose results are the same each time, whatever the values of an operand that they are like.
+
+``linspace`` and ``logspace`` between tensors, ``Tensor_Tensor`` and its relatives, depend on values of operands.
+"""
 
 
 def register() -> None:

@@ -35,10 +35,12 @@ from torchipu.capture.cross_map import CrossMapLRN2d
 from torchipu.capture.cumulative_averages import counted_on_the_device
 from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.distributions import truncated_at_once, validated_when_run
+from torchipu.capture.forward_changes import Rebound
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 from torchipu.capture.process_wide import capturing, replaced, watching_modules
 from torchipu.capture.saved_values import saved_as_read, without_account
 from torchipu.capture.unbranched_distributions import unbranched
+from torchipu.ir.types import UNKNOWN_SOURCE
 
 NO_GRADIENT = "does not require grad and does not have a grad_fn"
 """Torch's words for a gradient of what was computed without any: inference is, unless forward shows that it asks."""
@@ -100,15 +102,42 @@ class Running(torch.nn.Module):
             saved_as_read() if self.saves_values else contextlib.nullcontext(),
             torch.set_grad_enabled(torch.is_grad_enabled() or self.differentiates),
         ):
+            buffers = _buffers_of(self.inner)
             results, self.loss = self.run(tensors)
+            rebound = _bound_again(buffers)
         if self.loss is not None and not results[self.loss].requires_grad:
             self.loss = None
         self.leaves = [Place(index) for index in range(len(results))]
         self.spec = pytree.tree_structure(self.leaves)
         # A clone keeps AOT autograd from treating results as views of inputs or of each other.
-        return [
+        returned = [
             result if index == self.loss else result.detach().clone() for index, result in enumerate(results)
         ]
+        with torch.no_grad():
+            for one, buffer, value in rebound:
+                one.write(buffer, value)
+        return returned
+
+
+def _buffers_of(module: torch.nn.Module) -> list[tuple[Rebound, dict[str, Any], torch.Tensor]]:
+    """Return each buffer of a module with what holds it."""
+    return [
+        (Rebound(path, name, UNKNOWN_SOURCE), member._buffers, buffer)
+        for path, member in module.named_modules() for name, buffer in member._buffers.items() if buffer is not None
+    ]
+
+
+def _bound_again(
+    buffers: Sequence[tuple[Rebound, dict[str, Any], torch.Tensor]],
+) -> list[tuple[Rebound, torch.Tensor, Any]]:
+    """Bind the names of buffers to what they were bound to; return those that were not, with their values."""
+    found = []
+    for one, held, buffer in buffers:
+        value = held.get(one.name)
+        if value is not buffer:
+            found.append((one, buffer, value))
+            held[one.name] = buffer
+    return found
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from torchipu.capture import (
     ctc,
     cumulative_averages,
     distributions,
+    dynamo_places,
     flex_attention,
     growing_caches,
     inner_gradients,
@@ -221,3 +222,4 @@ def register() -> None:
     torch._dynamo.config._config["allow_rnn"].default = True  # type: ignore[attr-defined]
     torch._dynamo.config.allow_rnn = True
     inner_gradients.register()
+    dynamo_places.register()

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.lightning.expressions import Number, Output, Pending, Surroundings, evaluated
 from torchipu.lightning.known_metrics import KnownMetric, known_metric
-from torchipu.lightning.written_attributes import Containers
+from torchipu.lightning.written_attributes import Assigned, Containers
 
 TRACED = (FunctionalTensor, FakeTensor)
 METRIC_METHODS = ("forward", "update", "compute", "reset")
@@ -152,6 +152,16 @@ class Tape:
         """Do for a micro-batch what was noted."""
         for action in self.actions:
             action.do(self.module, at)
+
+    def warn_of_states(self, step: str) -> None:
+        """Say once that a tensor, which the step may read, was given another value."""
+        for path in (action.path for action in self.actions if isinstance(action, Assigned) and action.is_state):
+            name = ".".join(str(part) for part in path if part != "")
+            warnings.warn(
+                f"torchipu: {step} gives {name} of {type(self.module).__name__} another tensor: it is no buffer, so "
+                "that every micro-batch reads what it held when the step was captured. If it is to change, call "
+                f'self.register_buffer("{path[1]}", ...) in __init__, and write into it', stacklevel=2,
+            )
 
     def warn_of_numbers(self, step: str) -> None:
         """Say once that a plain number was logged."""

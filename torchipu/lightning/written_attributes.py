@@ -37,10 +37,17 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Another value of an attribute, or of an item of a dict or list."""
+    """Another value of an attribute, or of an item of a dict or list.
+
+    Attributes:
+        path: Its place.
+        value: What is there now.
+        is_state: Whether both that and what was there are tensors: the next micro-batch may read the last one's.
+    """
 
     path: Path
     value: Any
+    is_state: bool = False
 
     def held(self, hold: Callable[[Any], Any]) -> Assigned:
         """Return it with outputs in the places of tensors."""
@@ -138,6 +145,8 @@ def _of_list(path: Path, now: list[Any], before: list[Any]) -> list[Appended | A
 
 def _of_mapping(path: Path, now: dict[Any, Any], before: dict[Any, Any]) -> list[Appended | Assigned]:
     return [
-        Assigned((*path, key), list(value) if isinstance(value, list) else value)
-        for key, value in now.items() if key not in before or before[key] is not value
+        Assigned(
+            (*path, key), list(value) if isinstance(value, list) else value,
+            isinstance(value, torch.Tensor) and isinstance(before.get(key), torch.Tensor),
+        ) for key, value in now.items() if key not in before or before[key] is not value
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -96,6 +97,7 @@ class TrainingSession(Session, TrainStep):
         # The gradients are only names here: the ops exist already.
         gradients = {name: tensor for name, tensor in capture.parameters.items() if name in capture.gradients}
         scale = next((state for state in built.states if state.name == LOSS_SCALE), None)
+        loaded = {id(value) for state in optimizer.state.values() for value in state.values()}
         after = self._scaled(self._import(optimizer, capture, gradients), gradients.values(), scale)
         pairs = list(zip(before.inputs, after.inputs, strict=False))
         if [op.target for op in after.ops] != [op.target for op in before.ops] or any(
@@ -104,6 +106,7 @@ class TrainingSession(Session, TrainStep):
             raise createPoptorchError("The optimiser is of another kind than the one that the model was compiled with.")
         # The program knows the tensors of the first optimiser; the host's values are those of the new one.
         hosts = {one: after.host[other] for one, other in pairs}
+        _keep_states(before.host, hosts, loaded)
         tensors = [tensor for tensor, host in built.states.items() if host is not None]
         for tensor, resident in zip(tensors, self._residents, strict=True):
             host = hosts.get(tensor)
@@ -115,3 +118,20 @@ class TrainingSession(Session, TrainStep):
         optimiser = dataclasses.replace(before, host=hosts, hyperparameters=values, refresh=after.refresh)
         self._built = dataclasses.replace(built, optimiser=optimiser, states={**built.states, **hosts})
         self.upload(self.states)
+
+
+def _keep_states(
+    before: Mapping[Tensor, torch.Tensor | None], after: Mapping[Tensor, torch.Tensor | None], loaded: Set[int],
+) -> None:
+    """Give an optimiser the states of the one before it: the device keeps them unless others were loaded.
+
+    Args:
+        before: States of the one before, of which the host's are up to date.
+        after: Those of the other one, which are written.
+        loaded: Ids of those that it had already.
+    """
+    with torch.no_grad():
+        for tensor, state in after.items():
+            kept = before.get(tensor)
+            if state is not None and kept is not None and id(state) not in loaded:
+                state.copy_(kept)

@@ -59,8 +59,8 @@ def _error_of_plain_call(traced: TracedModel, tensors: Sequence[torch.Tensor]) -
     traced.restore()
     try:
         with (
-            torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training), members_stay(traced.inner),
-            devices_seen(traced.inner, traced.warned_factories), _MixedTypes(),
+            torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training),
+            members_stay(traced.inner, traced.told), devices_seen(traced.inner, traced.warned_factories), _MixedTypes(),
         ):
             given.call(traced.inner)
     except Exception as other:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.process_wide import replaced
 from torchipu.capture.running import Running
+from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments import structure
 from torchipu.poptorch.arguments.parser import Arguments
 from torchipu.poptorch.capturing import on_ipu
@@ -83,6 +84,7 @@ class TracedModel(Running):
         self.warned_factories: set[str] = set()
         self.is_training = is_training
         self.plain_state = PlainState(model)
+        self.told: set[str] = set()
         self.written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.ipus: list[int] = []
         self.blocks: list[str] = []
@@ -102,9 +104,10 @@ class TracedModel(Running):
         try:
             with (
                 on_ipu(self.is_training, self.inner), placing(self.strategy) as placed, rows,
-                members_stay(self.inner), self._watched(tracker, known, made),
+                members_stay(self.inner, self.told), self._watched(tracker, known, made),
             ):
                 returned = given.call(self.inner)
+                self.plain_state.warn_of_changes(known.of)
         finally:
             losses.set_tracker(before)
             self.plain_state.drop_traced(known.of)
@@ -179,8 +182,13 @@ def _masks_unread() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def members_stay(model: torch.nn.Module) -> Iterator[None]:
-    """Refuse a forward that binds another tensor to the name of a parameter or a buffer; undo it in any case."""
+def members_stay(model: torch.nn.Module, told: set[str]) -> Iterator[None]:
+    """Refuse a forward that binds another tensor to the name of a parameter or a buffer; undo it in any case.
+
+    Args:
+        model: The model.
+        told: Names of buffers that forward registers, which were warned of; added to.
+    """
     before = [
         (member, kind, copy.copy(getattr(member, kind)))
         for member in model.modules() for kind in ("_parameters", "_buffers")
@@ -191,7 +199,7 @@ def members_stay(model: torch.nn.Module) -> Iterator[None]:
         yield
         for member, kind, tensors in before:
             if not isinstance(member, _NormBase):
-                _check_members(member, kind, tensors, paths[id(member)])
+                _check_members(member, kind, tensors, paths[id(member)], told)
     finally:
         for member, kind, tensors in before:
             held = getattr(member, kind)
@@ -204,9 +212,19 @@ def members_stay(model: torch.nn.Module) -> Iterator[None]:
                     del member.__dict__[name]
 
 
-def _check_members(member: torch.nn.Module, kind: str, tensors: dict[str, Any], path: str) -> None:
+def _check_members(
+    member: torch.nn.Module, kind: str, tensors: dict[str, Any], path: str, told: set[str],
+) -> None:
     word = "Parameter" if kind == "_parameters" else "Buffer"
     held = getattr(member, kind)
+    for name in [] if kind == "_parameters" else sorted(set(held) - set(tensors)):
+        full = f"{path}.{name}" if path else name
+        if full not in told:
+            logger.warning(
+                "Buffer %s is registered when calling the forward method: it is no state of the program, and every "
+                "call begins without it. Register it in the __init__ of %s.", full, type(member).__name__,
+            )
+        told.add(full)
     for name, tensor in tensors.items():
         full = f"{path}.{name}" if path else name
         if name not in held and not hasattr(member, name):

@@ -1,0 +1,206 @@
+"""What the forward of a model may read and write beside its parameters and buffers.
+
+Attributes of its modules, and of objects that they hold; globals, variables of enclosing functions and attributes of
+classes that the code of its methods names, and of the functions that those call. Code of libraries is not looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
+
+MISSING = object()
+"""What stands for a value that is not there."""
+OWN = frozenset(vars(torch.nn.Module()))
+"""Attributes of a module that torch keeps itself."""
+MOST = 20_000
+"""Objects that are looked at: a model that holds a data set has more, and its forward does not write them."""
+CONTAINERS = (list, dict, set, deque)
+_LIBRARIES = (
+    TORCH_ROOT, OUR_ROOT, "<frozen", sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"],
+    sysconfig.get_paths()["platlib"],
+)
+_OF_LIBRARIES = frozenset({"torch", "torchipu", "numpy", "builtins", *sys.stdlib_module_names})
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Something with names that code binds values to.
+
+    Attributes:
+        read: Returns what its names are bound to.
+        put: Binds a name.
+        drop: Removes one.
+        words: Of a name in it, for messages: a pattern for `str.format`.
+        is_of_torch: Whether it is a module of torch's own, which keeps things in private attributes.
+    """
+
+    read: Callable[[], dict[str, Any]]
+    put: Callable[[str, Any], None]
+    drop: Callable[[str], None]
+    words: str
+    is_of_torch: bool = False
+
+    def told(self, name: str) -> str:
+        """Return what messages call a name."""
+        return self.words.format(name)
+
+    def is_private(self, name: str) -> bool:
+        """Whether a name is an affair of torch's own."""
+        return self.is_of_torch and name.startswith("_")
+
+
+class Reachable:
+    """What a model's forward may read and write.
+
+    Args:
+        model: The model.
+
+    Attributes:
+        holders: What has names.
+        containers: Lists, dictionaries and the like, with the name of each.
+        functions: Whose code was looked at.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.holders: list[Holder] = []
+        self.containers: list[tuple[Any, str]] = []
+        self.functions: list[FunctionType] = []
+        self._seen: dict[int, Any] = {}
+        for path, member in model.named_modules():
+            self._module(member, path)
+
+    def _is_new(self, value: Any) -> bool:
+        if id(value) in self._seen or len(self._seen) >= MOST:
+            return False
+        self._seen[id(value)] = value
+        return True
+
+    def _module(self, member: torch.nn.Module, path: str) -> None:
+        if id(member) in self._seen or isinstance(member, torch.jit.ScriptModule):  # whose attributes are TorchScript's
+            return
+        self._seen[id(member)] = member
+        prefix, held = f"{path}." if path else "", member.__dict__
+        self._hold(Holder(
+            partial(_plain, member), partial(dict.__setitem__, held), partial(dict.__delitem__, held),
+            f"Attribute {prefix}{{}} of {_braced(type(member).__name__)}", _is_of(type(member), "torch"),
+        ), prefix)
+        self._class(type(member))
+
+    def _hold(self, holder: Holder, prefix: str) -> None:
+        self.holders.append(holder)
+        for name, value in holder.read().items():
+            self._value(value, f"{prefix}{name}")
+
+    def _value(self, value: Any, name: str) -> None:
+        if isinstance(value, (str, bytes, int, float, torch.Tensor, ModuleType)) or value is None:
+            return
+        if isinstance(value, tuple):
+            for one in value:
+                self._value(one, name)
+        elif isinstance(value, MethodType):
+            self._value(value.__func__, name)
+        elif not self._is_new(value):
+            return
+        elif type(value) in CONTAINERS:
+            if len(value) > MOST:
+                return
+            self.containers.append((value, name))
+            for one in list(value.values()) if isinstance(value, dict) else list(value):
+                self._value(one, name)
+        elif isinstance(value, FunctionType):
+            self._function(value)
+        elif isinstance(value, type):
+            self._seen.pop(id(value))
+            self._class(value)
+        elif isinstance(value, torch.nn.Module):
+            self._seen.pop(id(value))
+            self._module(value, name)
+        elif type(getattr(value, "__dict__", None)) is dict and not _is_of(type(value), *_OF_LIBRARIES):
+            held = value.__dict__
+            self._hold(Holder(
+                partial(dict, held), partial(dict.__setitem__, held), partial(dict.__delitem__, held),
+                f"Attribute {_braced(name)}.{{}} of {_braced(type(value).__name__)}",
+            ), f"{name}.")
+
+    # ------------------------------------------------------------------ code
+    def _class(self, kind: type) -> None:
+        for one in kind.__mro__:
+            if _is_of(one, *_OF_LIBRARIES) or not self._is_new(one):
+                continue
+            for value in list(vars(one).values()):
+                function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+                if isinstance(function, FunctionType):
+                    self._function(function)
+            self._hold(Holder(
+                partial(_of_class, one), partial(setattr, one), partial(delattr, one),
+                f"Attribute {{}} of the class {_braced(one.__name__)}",
+            ), f"{one.__name__}.")
+
+    def _function(self, function: FunctionType) -> None:
+        code = function.__code__
+        if code.co_filename.startswith(_LIBRARIES) or function in self.functions:
+            return
+        self.functions.append(function)
+        names = sorted(set(names_in(code)))
+        space = function.__globals__
+        self._hold(Holder(
+            lambda: {name: space[name] for name in names if name in space}, space.__setitem__, space.__delitem__,
+            "The global {}",
+        ), "")
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        if cells:
+            self._hold(Holder(
+                lambda: dict(_filled(cells)), lambda name, value: setattr(cells[name], "cell_contents", value),
+                lambda name: delattr(cells[name], "cell_contents"), "{} of an enclosing function",
+            ), "")
+
+
+def _plain(member: torch.nn.Module) -> dict[str, Any]:
+    """Return the attributes that are neither torch's nor parameters or buffers."""
+    known = {*OWN, *member._parameters, *member._buffers}
+    return {name: value for name, value in member.__dict__.items() if name not in known}
+
+
+def _of_class(kind: type) -> dict[str, Any]:
+    """Return the attributes of a class that hold values, not what Python keeps there."""
+    return {
+        name: value for name, value in vars(kind).items() if not (name.startswith("__") and name.endswith("__"))
+        and not hasattr(value, "__get__") and name != "_abc_impl"
+    }
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names that code looks up, with that of functions within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)
+
+
+def _filled(cells: dict[str, CellType]) -> Iterator[tuple[str, Any]]:
+    for name, cell in cells.items():
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # nothing is bound to it yet
+            continue
+
+
+def _is_of(kind: type, *packages: str) -> bool:
+    """Whether a class is one of certain packages."""
+    return (kind.__module__ or "").partition(".")[0] in packages
+
+
+def _braced(text: str) -> str:
+    """Return text that `str.format` leaves as it is."""
+    return text.replace("{", "{{").replace("}", "}}")
