@@ -182,8 +182,12 @@ def test_a_source_that_is_made_meanwhile_is_compiled_with_the_others(sources: li
         third.write_text("int third = 3;\n", encoding="utf-8")
         return third
 
-    objects = compile_all(COMPILER, sources, folder / "objects", ["-O0"], 2, translate=translate)
+    objects = compile_all(
+        COMPILER, sources, folder / "objects", ["-O0"], 2, translate=translate, translated_flags=["-O1"],
+    )
     assert [Path(path).name for path in objects] == ["first.o", "second.o", "third.o"]
+    commands = [Path(path).with_suffix(".command").read_text(encoding="utf-8") for path in objects]
+    assert ["-O0 -O1" in command for command in commands] == [False, False, True]
 
 
 def test_other_flags_compile_everything_again(sources: list[Path]) -> None:
