@@ -16,7 +16,8 @@ from setuptools.errors import CompileError
 
 def compile_all(
     compiler: Sequence[str], sources: Sequence[Path], folder: Path, flags: Sequence[str], workers: int | None, *,
-    header: Path | None = None, translate: Callable[[], Path] | None = None, force: bool = False,
+    header: Path | None = None, translate: Callable[[], Path] | None = None, translated_flags: Sequence[str] = (),
+    force: bool = False,
 ) -> list[str]:
     """Compile C files and return their object files.
 
@@ -29,21 +30,23 @@ def compile_all(
         header: What the files include first, by its name alone. It is translated once, where the compiler is GCC, and
             read from there.
         translate: Makes one more file, while others are compiled.
+        translated_flags: Of that file, behind those of all.
         force: Whether to compile what is new enough too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shown = Progress(len(sources) + (translate is not None))
 
-    def compile_one(source: Path, precompiled: Path | None) -> str:
+    def compile_one(source: Path, precompiled: Path | None, further_flags: Sequence[str] = ()) -> str:
         found_first = [f"-I{precompiled.parent}"] if precompiled else []
         target = folder / f"{source.stem}.o"
-        compile_to(target, source, [*compiler, *found_first, *flags, "-c"], precompiled, shown.begin, force=force)
+        command = [*compiler, *found_first, *flags, *further_flags, "-c"]
+        compile_to(target, source, command, precompiled, shown.begin, force=force)
         return str(target)
 
     # Those that take longest begin first, by the size of what there is to translate.
     with ThreadPoolExecutor(workers) as pool:
         try:
-            made = [pool.submit(lambda: compile_one(translate(), None))] if translate else []
+            made = [pool.submit(lambda: compile_one(translate(), None, translated_flags))] if translate else []
             precompiled = None
             if header is not None:
                 precompiled = folder / "precompiled" / f"{header.name}.gch"

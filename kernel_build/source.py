@@ -50,7 +50,7 @@ def write_sources(table: ModuleType, kernels: Path, folder: Path) -> list[Path]:
             sys.exit(f"torchipu: table/{name}.py has kernels, and no {kernels / name}_body.h with functions")
         sources.append(folder / f"{name}.c")
         names.append(name)
-        write(sources[-1], source_of(name, records, (kernels / f"{name}.h").is_file()))
+        write(sources[-1], source_of(name, family, records, (kernels / f"{name}.h").is_file()))
     write(folder / "table" / "all.h", listing_of(names))
     for body in sorted(kernels.glob("*_tiles_body.h")):
         sources.append(folder / f"{body.name.removesuffix('_body.h')}.c")
@@ -141,14 +141,20 @@ def snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).removeprefix("_")
 
 
-def source_of(name: str, records: list[Any], has_header: bool) -> str:
-    """Return the C file of a family: its body for each instruction set, and the array of its kernels."""
+def source_of(name: str, family: ModuleType, records: list[Any], has_header: bool) -> str:
+    """Return the C file of a family: its body for each instruction set, and the array of its kernels.
+
+    A family that says ``FOR_AVX2_ALONE`` is compiled for that one, which every machine with AVX-512 has too.
+    """
     first = [f'#include "{name}.h"'] if has_header else []
+    narrow = getattr(family, "FOR_AVX2_ALONE", False)
+    record = "TI_RECORD_AVX2" if narrow else "TI_RECORD"
     return "\n".join([
         f"/* Made of table/{name}.py. */", '#include "isa.h"', *first, f'#include "table/{name}.h"',
-        f'#define TI_BODY "{name}_body.h"', '#include "isa_build.h"', f"const ti_record ti_table_{name}[] = {{",
+        f'#define TI_BODY "{name}_body.h"', *(["#define TI_AVX2_ALONE"] if narrow else []), '#include "isa_build.h"',
+        f"const ti_record ti_table_{name}[] = {{",
         *(
-            f'  TI_RECORD({each.name}, "{each.layout[0]}", "{each.layout[1]}")'
+            f'  {record}({each.name}, "{each.layout[0]}", "{each.layout[1]}")'
             f"  /* {name}_body.h has to define TI_KERNEL({each.name}), which table/{name}.py names */"
             for each in records
         ),

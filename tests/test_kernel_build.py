@@ -60,13 +60,13 @@ def table(tmp_path: Path) -> Path:
     return folder
 
 
-def compiled(table: Path) -> subprocess.CompletedProcess[str]:
+def compiled(table: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """Write the C of a table and let the compiler read it."""
     build = table.parents[1] / "build"
     (source,) = write_sources(load_table(table), table.parent, build)
     return subprocess.run(
         [*COMPILER, "-fsyntax-only", "-pthread", "-Wno-psabi", f"-I{ROOT / KERNELS}", f"-I{table.parent}", f"-I{build}",
-         str(source)],
+         *flags, str(source)],
         capture_output=True, text=True, check=False,
     )
 
@@ -77,6 +77,19 @@ def test_a_body_reads_numbers_and_constants_by_the_names_of_the_table(table: Pat
     header = (table.parents[1] / "build" / "table" / "scaled.h").read_text(encoding="utf-8")
     assert "typedef struct { int64_t rows; int64_t tile[2]; int64_t shape[]; } scaled_ints;" in header
     assert "#define TI_NAMES(X) X(add) X(sub)" in header
+
+
+@pytest.mark.parametrize("left_out", ["AVX2", "AVX512"])
+def test_a_family_for_avx2_alone_is_compiled_for_nothing_else_whatever_a_build_leaves_out(
+    table: Path, left_out: str,
+) -> None:
+    (table / "scaled.py").write_text(FAMILY + "FOR_AVX2_ALONE = True\n", encoding="utf-8")
+    done = compiled(table, f"-DTI_WITHOUT_{left_out}", "-E", "-P")
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "scaled_avx2, ((void *)0)}," in text
+    assert "int scaled_avx2(" in text
+    assert "scaled_avx512" not in text
 
 
 def test_a_name_that_the_table_does_not_have_fails_the_build(table: Path) -> None:
@@ -182,8 +195,12 @@ def test_a_source_that_is_made_meanwhile_is_compiled_with_the_others(sources: li
         third.write_text("int third = 3;\n", encoding="utf-8")
         return third
 
-    objects = compile_all(COMPILER, sources, folder / "objects", ["-O0"], 2, translate=translate)
+    objects = compile_all(
+        COMPILER, sources, folder / "objects", ["-O0"], 2, translate=translate, translated_flags=["-O1"],
+    )
     assert [Path(path).name for path in objects] == ["first.o", "second.o", "third.o"]
+    commands = [Path(path).with_suffix(".command").read_text(encoding="utf-8") for path in objects]
+    assert ["-O0 -O1" in command for command in commands] == [False, False, True]
 
 
 def test_other_flags_compile_everything_again(sources: list[Path]) -> None:

@@ -71,3 +71,12 @@ def test_places_and_arguments_must_be_as_many() -> None:
         run_vertices([(INCREMENT, 2, (), (), 1, 0)], np.zeros((1, 2), np.int64))
 
 
+@pytest.mark.parametrize(("places", "named"), [
+    (np.zeros((1, 1), np.int32), "got 2 dimensions of type 'i'"),
+    (np.zeros((1, 1), np.float64), "got 2 dimensions of type 'd'"),
+    (np.zeros(1, np.int64), "got 1 dimensions of type 'l'"),
+    (np.zeros((2, 2), np.int64)[:, ::2], "not C-contiguous"),
+], ids=["of 32 bits", "of floats", "of one dimension", "with gaps"])
+def test_places_are_whole_numbers_of_64_bits_in_rows(places: np.ndarray, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        run_vertices([(INCREMENT, 1, (), (), 1, 0)], places)

@@ -1,6 +1,7 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
 """The engine: a flat list of kernel calls, run without the GIL on threads of its own."""
 
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
@@ -101,6 +102,7 @@ cdef extern from * nogil:
 CHECKED = TI_CHECKED  # whether a bad access of a kernel ends the process: see make checked
 
 include "functions.pxi"  # the C functions of kernels
+include "rows.pxi"  # tables of numbers that callers hold
 include "steps.pxi"  # Steps: what a plan runs
 include "phases.pxi"  # Phases: which of these steps run between two meetings of all threads
 include "loops.pxi"  # Plan: how it runs that
@@ -168,18 +170,19 @@ def call_kernel(kernel, args, ints=(), scalars=(), int64_t items=1):
         raise KernelTrap(0, trap)
 
 
-def run_vertices(calls, const int64_t[:, ::1] places):
+def run_vertices(calls, places):
     """Run some kernels for each vertex of a compute set, each on memory of its own, on this thread.
 
     Args:
         calls: ``(kernel, number of arguments, ints, scalars, items, scratch_bytes)``: what each vertex runs, in order.
-        places: ``[vertices, arguments of all calls]``, addresses.
+        places: ``int64[vertices, arguments of all calls]``, row-major, addresses.
 
     Raises:
         KernelTrap: A kernel refused its input; the step that it names is the number of the vertex.
-        ValueError: There are not as many places as arguments.
+        ValueError: There are not as many places as arguments, or they are of another type or layout.
     """
-    cdef int64_t vertex = 0, num_vertices = places.shape[0]
+    cdef Rows addresses = Rows(places)
+    cdef int64_t vertex = 0, num_vertices = addresses.count
     cdef int k, num_calls = len(calls), trap = 0, arguments = 0
     cdef VertexCall *listed = <VertexCall *>calloc(max(num_calls, 1), sizeof(VertexCall))
     cdef char *scratch = NULL
@@ -194,15 +197,15 @@ def run_vertices(calls, const int64_t[:, ::1] places):
             listed[k].items = items
             listed[k].ints = copied(kernel.flat_ints(ints))
             listed[k].scalars = reals_of(kernel.flat_scalars(scalars))
-        if arguments != places.shape[1]:
-            raise ValueError(f"the calls take {arguments} arguments, and {places.shape[1]} were given")
+        if arguments != addresses.columns:
+            raise ValueError(f"the calls take {arguments} arguments, and {addresses.columns} were given")
         scratch = <char *>aligned_alloc(64, (max([call[5] for call in calls], default=0) + 127) // 64 * 64)
         if not scratch:
             raise MemoryError
         with nogil:
             while vertex < num_vertices and not trap:
                 for k in range(num_calls):
-                    trap = ti_call_flushing(listed[k].function, (<char **>&places[vertex, 0]) + listed[k].first,
+                    trap = ti_call_flushing(listed[k].function, (<char **>addresses.row(vertex)) + listed[k].first,
                                             listed[k].ints, listed[k].scalars, listed[k].items, scratch)
                     if trap:
                         break

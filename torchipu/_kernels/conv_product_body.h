@@ -161,7 +161,9 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
 #pragma GCC unroll 16
   for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(set)(0);
   if (t->end.to)
+#pragma GCC unroll 1
     for (int i = 0; i < mr; i++)
+#pragma GCC unroll 1
       for (int v = 0; v < nv; v++) {
         const ptrdiff_t at = i * t->end.row + v * VL;
         __builtin_prefetch(t->end.to + at, 1);

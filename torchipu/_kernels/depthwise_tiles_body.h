@@ -21,15 +21,20 @@ TI_INLINE void FN(slide)(const int np, const int kw, const int step, const int i
   }
 }
 
-TI_INLINE void FN(end_sums)(const int np, const int activation, const FN(blocked_ending) *e, const float *added, VF *sum) {
-  VF scale = FN(set)(1.f), shift = FN(set)(0.f);
-  if (e->is_affine) { scale = FN(load)(e->scale); shift = FN(load)(e->shift); }
+TI_INLINE void FN(scale_sums)(const int np, const FN(blocked_ending) *e, const float *added, VF *sum) {
+  if (e->is_affine) {
+    const VF scale = FN(load)(e->scale), shift = FN(load)(e->shift);
 #pragma GCC unroll 8
-  for (int j = 0; j < np; j++) {
-    if (e->is_affine) sum[j] = FN(fma)(sum[j], scale, shift);
-    if (added) sum[j] += FN(load)(added + j * VL);
-    sum[j] = FN(activated)(activation, sum[j]);
+    for (int j = 0; j < np; j++) sum[j] = FN(fma)(sum[j], scale, shift);
   }
+  if (added)
+#pragma GCC unroll 8
+    for (int j = 0; j < np; j++) sum[j] += FN(load)(added + j * VL);
+}
+
+TI_INLINE void FN(activate_sums)(const int np, const int activation, VF *sum) {
+#pragma GCC unroll 8
+  for (int j = 0; j < np; j++) sum[j] = FN(activated)(activation, sum[j]);
 }
 
 TI_INLINE void FN(slide_pixels)(const int np, const int kw, const int step, const float *x, int64_t column, const FN(depthwise_taps) *t,
@@ -37,13 +42,16 @@ TI_INLINE void FN(slide_pixels)(const int np, const int kw, const int step, cons
   VF sum[FN(ACROSS)];
   if (column >= 0 && column + (np - 1) * step + kw <= t->width) FN(slide)(np, kw, step, 1, x, column, t, sum);
   else FN(slide)(np, kw, step, 0, x, column, t, sum);
-  if (e) switch (e->activation) {
-      case TI_ACTIVATION_RELU: FN(end_sums)(np, TI_ACTIVATION_RELU, e, added, sum); break;
-      case TI_ACTIVATION_RELU6: FN(end_sums)(np, TI_ACTIVATION_RELU6, e, added, sum); break;
-      case TI_ACTIVATION_HARDSWISH: FN(end_sums)(np, TI_ACTIVATION_HARDSWISH, e, added, sum); break;
-      case TI_ACTIVATION_HARDSIGMOID: FN(end_sums)(np, TI_ACTIVATION_HARDSIGMOID, e, added, sum); break;
-      default: FN(end_sums)(np, TI_ACTIVATION_NONE, e, added, sum); break;
+  if (e) {
+    FN(scale_sums)(np, e, added, sum);
+    switch (e->activation) {
+      case TI_ACTIVATION_RELU: FN(activate_sums)(np, TI_ACTIVATION_RELU, sum); break;
+      case TI_ACTIVATION_RELU6: FN(activate_sums)(np, TI_ACTIVATION_RELU6, sum); break;
+      case TI_ACTIVATION_HARDSWISH: FN(activate_sums)(np, TI_ACTIVATION_HARDSWISH, sum); break;
+      case TI_ACTIVATION_HARDSIGMOID: FN(activate_sums)(np, TI_ACTIVATION_HARDSIGMOID, sum); break;
+      default: break;
     }
+  }
 #pragma GCC unroll 8
   for (int j = 0; j < np; j++) FN(store)(y + j * VL, sum[j]);
 }

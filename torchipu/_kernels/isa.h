@@ -55,6 +55,7 @@ static const int32_t TI_FIRST[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0,
 /* A kernel of the table: its name, the names of its numbers, and its function. */
 typedef struct { const char *name, *ints, *scalars; ti_kernel portable; } ti_record;
 #define TI_RECORD(name, ints, scalars) {#name, ints, scalars, name##_portable},
+#define TI_RECORD_AVX2 TI_RECORD
 static inline ti_kernel ti_pick(const ti_record *entry) { return entry->portable; }
 #else
 /* TORCHIPU_ISA=avx2 in the environment forces the baseline, for tests and for comparisons. */
@@ -68,6 +69,8 @@ static inline int ti_has_avx512(void) {
 
 /* A kernel of the table: its name, the names of its numbers, and its function for each instruction set. */
 typedef struct { const char *name, *ints, *scalars; ti_kernel avx2, avx512; } ti_record;
+/* Of a family whose kernels are compiled for AVX2 alone. */
+#define TI_RECORD_AVX2(name, ints, scalars) {#name, ints, scalars, name##_avx2, NULL},
 /* A build may leave one of the two out: the checked flavour does, to be built in less time. */
 #if defined TI_WITHOUT_AVX512
 #define TI_RECORD(name, ints, scalars) {#name, ints, scalars, name##_avx2, NULL},

@@ -1,4 +1,5 @@
-/* Includes TI_BODY, and the vocabulary before it, once for each instruction set; see isa.h. No include guard, on purpose. */
+/* Includes TI_BODY, and the vocabulary before it, once for each instruction set; see isa.h. Where TI_AVX2_ALONE
+ * is defined, only for AVX2, also in a build that leaves that out elsewhere. No include guard, on purpose. */
 #ifdef TI_PORTABLE
 #define VL 8
 #define FN(name) TI_PASTE(name, _portable)
@@ -10,7 +11,7 @@ typedef uint32_t FN(vu) __attribute__((vector_size(32), aligned(4), may_alias));
 #undef VL
 #undef FN
 #else
-#ifndef TI_WITHOUT_AVX2
+#if !defined TI_WITHOUT_AVX2 || defined TI_AVX2_ALONE
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi2")
 #define VL 8
@@ -24,7 +25,7 @@ typedef uint32_t FN(vu) __attribute__((vector_size(32), aligned(4), may_alias));
 #undef FN
 #pragma GCC pop_options
 #endif
-#ifndef TI_WITHOUT_AVX512
+#if !defined TI_WITHOUT_AVX512 && !defined TI_AVX2_ALONE
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2,prefer-vector-width=512")
 #define VL 16

@@ -381,8 +381,7 @@ cdef class Plan(Phases):
 
     def run(self, prologue, body, update, int64_t micro_batches, int64_t iterations, int threads,
             uintptr_t counters=0, int num_counters=0, borrow=False, int64_t replicas=1, beside=(1, 1),
-            int counter_buffer=-1, reset=None, fold=None,
-            const int64_t[:, ::1] order=None):
+            int counter_buffer=-1, reset=None, fold=None, order=None):
         """Run ``iterations x (prologue, replicas x (reset, micro_batches x body, fold), update)``.
 
         Replicas that have calls made together run every micro-batch side by side.
@@ -409,9 +408,9 @@ cdef class Plan(Phases):
                 none.
             fold: Range of steps run after the last micro-batch of every replica, side by side as there, behind the
                 body; None for none.
-            order: Instead of all of the body for one micro-batch after another: rows of the first step of a part of
-                it, the step after its last, micro-batch, replica, and which memory the run has of buffers that are
-                bound with a stride from lane to lane. They name every part of every run of an iteration once, the parts
+            order: Instead of all of the body for one micro-batch after another: ``int64[parts, 5]``, rows of the first
+                step of a part of it, the step after its last, micro-batch, replica, and which memory the run has of
+                buffers that are bound with a stride from lane to lane. They name every part of every run of an iteration once, the parts
                 of a run in their order and in one lane. What folds replicas reads accumulators alone then.
 
         Raises:
@@ -450,10 +449,11 @@ cdef class Plan(Phases):
         loops.num_counters = num_counters
         loops.order = NULL
         loops.num_ordered = 0
-        if order is not None and order.shape[0]:
-            if order.shape[1] != 5 or lanes > 1 or self.num_together:
+        cdef Rows ordered = None if order is None else Rows(order)
+        if ordered is not None and ordered.count:
+            if ordered.columns != 5 or lanes > 1 or self.num_together:
                 raise ValueError("an order has rows of five numbers, and neither lanes side by side nor joint steps")
-            loops.order, loops.num_ordered = &order[0, 0], order.shape[0]
+            loops.order, loops.num_ordered = ordered.row(0), ordered.count
         self.enter(&loops, lanes, borrow)
 
     cdef int useful_threads(self, int threads, int lanes) noexcept:

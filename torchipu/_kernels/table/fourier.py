@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
 
+FOR_AVX2_ALONE = True  # with AVX-512 they take as long, or longer
 FOURIER_ROWS = 16
 """Rows of an item, as many as the longest vector has lanes."""
 MOST_RADIX = 13

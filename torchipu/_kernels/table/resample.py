@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
 
+FOR_AVX2_ALONE = True  # with AVX-512 they take as long, or longer
+
 
 class WeightedTapsInts(NamedTuple):
     """Integers of ``weighted_taps``.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
 
+FOR_AVX2_ALONE = True  # with AVX-512 they take as long, or longer
 SORT_SMALL = 256  # rows that are merged rather than counted
 ENTRY_BYTES = 16
 _SCRATCH = "(2 * length + SORT_SMALL) entries of ENTRY_BYTES"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from .kernel import Kernel, Nothing
 from .pool import PlacingInts
 
+FOR_AVX2_ALONE = True  # with AVX-512 they take as long, or longer
 _TABLE = "[windows along the {}][3] of int64: first position, end and divisor"
 _TABLES = {name: _TABLE.format(name) for name in ("depth", "height", "width")}
 
