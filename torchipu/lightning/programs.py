@@ -182,11 +182,7 @@ class TrainingProgram(StepProgram, TrainStep):
         if not same_ops or any((one.name, one.dtype) != (other.name, other.dtype) for one, other in pairs):
             return False
         hosts = {one: after.host[other] for one, other in pairs}
-        states = [tensor for tensor, host in built.states.items() if host is not None]
-        for tensor, resident in zip(states, self._residents, strict=True):
-            host = hosts.get(tensor)
-            if host is not None:
-                resident.host = host
+        self._mirror(hosts)
         values = {one: after.hyperparameters[other] for one, other in pairs if other in after.hyperparameters}
         optimiser = dataclasses.replace(before, host=hosts, hyperparameters=values, refresh=after.refresh)
         self._built = dataclasses.replace(built, optimiser=optimiser, states={**built.states, **hosts})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -214,8 +214,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
             if resident.replicas is not None and earlier is not None and earlier.replicas is not None:
                 resident.replicas.copy_(earlier.replicas)
                 resident.mark()
-        self._hosts = [resident.host for resident in self._residents]
-        self._written_hosts = [resident.host for resident in self._residents if resident.is_written]
+        self._note_hosts()
         self._has_prepared = bool(self._frozen(built))
         self._clean = False
         self._signature = self._signature_of(leaves)
@@ -232,6 +231,18 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
             record(profile, compiled, is_step=True, owner=self)
             artifacts.emit(profile, compiled)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
+
+    def _mirror(self, hosts: Mapping[Tensor, torch.Tensor | None]) -> None:
+        """Let states mirror other tensors of the user's; those that are not named stay with theirs."""
+        assert self._built is not None and self._bound is not None
+        for tensor, resident in zip(_states_of_user(self._built, self._bound.host_plan), self._residents, strict=True):
+            host = hosts.get(tensor)
+            resident.host = resident.host if host is None else host
+        self._note_hosts()
+
+    def _note_hosts(self) -> None:
+        self._hosts = [resident.host for resident in self._residents]
+        self._written_hosts = [resident.host for resident in self._residents if resident.is_written]
 
     def _made_and_bound(
         self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress,

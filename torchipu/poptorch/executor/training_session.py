@@ -107,11 +107,7 @@ class TrainingSession(Session, TrainStep):
         # The program knows the tensors of the first optimiser; the host's values are those of the new one.
         hosts = {one: after.host[other] for one, other in pairs}
         _keep_states(before.host, hosts, loaded)
-        tensors = [tensor for tensor, host in built.states.items() if host is not None]
-        for tensor, resident in zip(tensors, self._residents, strict=True):
-            host = hosts.get(tensor)
-            if host is not None:
-                resident.host = host
+        self._mirror(hosts)
         values = {
             one: after.hyperparameters[other] for one, other in pairs if other in after.hyperparameters
         }
