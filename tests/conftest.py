@@ -23,7 +23,6 @@ from tests.spared import spare
 from tests.thorough import is_thorough, pytest_collection_modifyitems, pytest_report_header  # noqa: F401
 from torchipu.cache import settings
 from torchipu.compiler import VERIFY_VARIABLE
-from torchipu.ir.garbage import THRESHOLDS
 
 spare()
 os.environ[VERIFY_VARIABLE] = "1"
@@ -57,7 +56,6 @@ def pytest_collection() -> Iterator[object]:
     spare()  # Dynamo has been imported meanwhile
     gc.collect()
     gc.freeze()  # the collector would go through a million objects, again and again
-    gc.set_threshold(*THRESHOLDS)  # Dynamo and eager PyTorch make as many objects, and as few cycles, as compilations
     return result
 
 

@@ -191,7 +191,8 @@ def members_stay(model: torch.nn.Module, told: set[str]) -> Iterator[None]:
     """
     before = [
         (member, kind, copy.copy(getattr(member, kind)))
-        for member in model.modules() for kind in ("_parameters", "_buffers")
+        for member in model.modules() if not isinstance(member, torch.jit.ScriptModule)  # which keeps its own
+        for kind in ("_parameters", "_buffers")
     ]
     plain = [(member, dict(member.__dict__)) for member in model.modules() if member._buffers or member._parameters]
     paths = {id(member): path for path, member in model.named_modules()}
