@@ -1,0 +1,121 @@
+/* Operands of chains that are not read in place come to a register, and go back, run by run; included by elementwise_body.h. */
+#define TI_LOAD_LOOP(type, expression) \
+  if (stride == 0) { type x = *(const type *)src; for (long i = 0; i < n; i++) out[i] = (expression); } \
+  else if (stride == 1) for (long i = 0; i < n; i++) { type x = ((const type *)src)[i]; out[i] = (expression); } \
+  else for (long i = 0; i < n; i++) { type x = ((const type *)src)[i * stride]; out[i] = (expression); }
+static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, long n) {
+  if (dtype == TI_FLOAT) {
+    float *out = (float *)d;
+    if (stride == 1 && n >= 64) { memcpy(d, src, (size_t)n * 4); return; }
+    TI_LOAD_LOOP(float, x)
+  } else if (dtype == TI_HALF) {
+    float *out = (float *)d;
+    long i = 0;
+    if (stride == 0) {  /* of a row's mean or norm */
+      const VF one = FN(set)(_cvtsh_ss(*(const uint16_t *)src));
+      for (; i < n; i += VL) FN(store_most)(out + i, one, n - i);
+    }
+    if (stride == 1) for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
+    for (; i < n; i++) out[i] = _cvtsh_ss(((const uint16_t *)src)[i * stride]);
+  } else if (dtype == TI_BOOL) {
+    uint8_t *out = (uint8_t *)d;
+    TI_LOAD_LOOP(uint8_t, x)
+  } else {
+    int64_t *out = (int64_t *)d;
+    switch (dtype) {
+      case TI_LONG: TI_LOAD_LOOP(int64_t, x) break;
+      case TI_INT: TI_LOAD_LOOP(int32_t, x) break;
+      case TI_SHORT: TI_LOAD_LOOP(int16_t, x) break;
+      case TI_CHAR: TI_LOAD_LOOP(int8_t, x) break;
+      default: TI_LOAD_LOOP(uint8_t, x) break;
+    }
+  }
+}
+#define TI_STORE_LOOP(type) \
+  if (stride == 1) for (long i = 0; i < n; i++) ((type *)dst)[i] = (type)in[i]; \
+  else for (long i = 0; i < n; i++) ((type *)dst)[i * stride] = (type)in[i];
+static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, long n) {
+  if (dtype == TI_FLOAT) {
+    const float *in = (const float *)s;
+    TI_STORE_LOOP(float)
+  } else if (dtype == TI_HALF) {
+    const float *in = (const float *)s;
+    long i = 0;
+    if (stride == 1) for (; i + VL <= n; i += VL) FN(to_half)((uint16_t *)dst + i, FN(load)(in + i));
+    for (; i < n; i++) ((uint16_t *)dst)[i * stride] = _cvtss_sh(in[i], 0);
+  } else if (dtype == TI_BOOL) {
+    const uint8_t *in = (const uint8_t *)s;
+    TI_STORE_LOOP(uint8_t)
+  } else {
+    const int64_t *in = (const int64_t *)s;
+    switch (dtype) {
+      case TI_LONG: TI_STORE_LOOP(int64_t) break;
+      case TI_INT: TI_STORE_LOOP(int32_t) break;
+      case TI_SHORT: TI_STORE_LOOP(int16_t) break;
+      case TI_CHAR: TI_STORE_LOOP(int8_t) break;
+      default: TI_STORE_LOOP(uint8_t) break;
+    }
+  }
+}
+static inline int FN(host_bytes)(int dtype) {
+  static const int bytes[] = {4, 2, 1, 8, 4, 2, 1, 1};
+  return bytes[dtype];
+}
+static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : 8; }
+
+/* Loads short runs of floats, all of the same length: to go to one by itself takes longer than what it holds. */
+TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {
+  for (long r = 0; r < runs; r++, d += length, s += apart)
+    for (int64_t i = 0; i < length; i++) d[i] = s[i * stride];
+}
+static void FN(load_short)(float *d, const float *s, int64_t apart, int64_t stride, long runs, int64_t length) {
+  switch (length) {
+    case 1: FN(load_short_as)(d, s, apart, 0, runs, 1); break;
+    case 2: FN(load_short_as)(d, s, apart, stride, runs, 2); break;
+    case 3: FN(load_short_as)(d, s, apart, stride, runs, 3); break;
+    case 4: FN(load_short_as)(d, s, apart, stride, runs, 4); break;
+    default: FN(load_short_as)(d, s, apart, stride, runs, length);
+  }
+}
+/* Moves elements [start, start + n) of a strided operand to a register (or back), run by run. */
+static void FN(walk)(char *reg, char *base, const chain_slot *slot, int64_t start, long n, int storing) {
+  const int dtype = (int)slot->dtype, ndim = (int)slot->num_dims, size = FN(host_bytes)(dtype), reg_size = FN(register_bytes)(dtype);
+  const int64_t *shape = slot->shape, *strides = slot->strides;
+  int64_t index[TI_MAX_DIMS], rest = start, offset = 0, period = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    index[i] = rest % shape[i];
+    rest /= shape[i];
+    offset += index[i] * strides[i];
+    if (i > 0) period *= shape[i];
+  }
+  /* what repeats is loaded once and doubled in the register */
+  long todo = !storing && ndim > 1 && strides[0] == 0 && period < n ? (long)period : n, done = 0;
+  const int last = ndim - 1, are_short = !storing && dtype == TI_FLOAT && ndim > 1 && shape[last] <= VL;
+  while (done < todo) {
+    long run = (long)(shape[last] - index[last]);
+    if (run > todo - done) run = todo - done;
+    if (are_short && !index[last] && run == shape[last]) {
+      /* whole ones, to the end of the dimension before; the last of them goes on below */
+      const long runs = (long)ti_min((todo - done) / run, shape[last - 1] - index[last - 1]);
+      FN(load_short)((float *)reg + done, (const float *)base + offset, strides[last - 1], strides[last], runs, run);
+      done += (runs - 1) * run;
+      offset += (runs - 1) * strides[last - 1];
+      index[last - 1] += runs - 1;
+    } else if (storing) FN(store_run)(base + offset * size, reg + done * reg_size, dtype, strides[last], run);
+    else FN(load_run)(reg + done * reg_size, base + offset * size, dtype, strides[last], run);
+    done += run;
+    offset -= index[last] * strides[last];
+    index[last] = 0;
+    for (int i = last - 1; i >= 0; i--) {
+      offset += strides[i];
+      if (++index[i] < shape[i]) break;
+      offset -= shape[i] * strides[i];
+      index[i] = 0;
+    }
+  }
+  for (; done < n;) {
+    long run = done < n - done ? done : n - done;
+    memcpy(reg + done * reg_size, reg, (size_t)run * reg_size);
+    done += run;
+  }
+}
