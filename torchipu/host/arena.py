@@ -7,6 +7,7 @@ import threading
 
 import torch
 
+from torchipu._kernels.abi import CHECKED
 from torchipu.host.shared import Shared
 
 MAPPED_BYTES = 1 << 20
@@ -23,7 +24,7 @@ def aligned_bytes(num_bytes: int) -> torch.Tensor:
 
 def _zeros(num_bytes: int) -> torch.Tensor:
     """Return zeroed bytes; of much memory the system has zeroed each page, all in one call and not at a fault each."""
-    if num_bytes >= MAPPED_BYTES:
+    if num_bytes >= MAPPED_BYTES and not CHECKED:  # what is closed there would stay so for who is given it next
         try:
             return torch.frombuffer(mmap.mmap(-1, num_bytes, flags=_FRESH), dtype=torch.uint8)
         except OSError:
