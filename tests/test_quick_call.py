@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -175,10 +175,7 @@ def test_threads_that_call_the_same_graph_do_not_disturb_one_another(made: list[
                 if not torch.allclose(compiled(*given)[0], model(*given)[0], atol=1e-5):
                     wrong.append(number)
 
-    callers = [threading.Thread(target=call, args=(number,)) for number in range(3)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    with ThreadPoolExecutor(3) as callers:
+        list(callers.map(call, range(3)))  # raises what one of them has raised
     assert not wrong
     assert made[0].quick is not None

@@ -11,6 +11,7 @@ from torch import nn
 from tests.kernels.elem_planner import run_op
 from torchipu import Options, TrainStep
 from torchipu.capture import recurrence
+from torchipu.ops import recurrent as records
 
 CELLS = list(recurrence.STEPS)
 # time, batch, hidden: below, at and beyond a vector and a register tile; few samples, whose tiles have more units; and
@@ -74,3 +75,22 @@ def test_units_that_threads_share_out_have_the_same_bits_for_any_number_of_threa
     for loss_found, weights in found[1:]:
         assert torch.equal(loss_found, found[0][0])
         assert all(map(torch.equal, weights, found[0][1]))
+
+
+@pytest.mark.parametrize("is_half", [False, True])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_units_have_the_bits_of_samples(layer: type, is_half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = SquareOfResult(layer(24, 256, num_layers=2, batch_first=True))
+    model = model.half() if is_half else model
+    x = torch.randn(4, 7, 24, dtype=torch.float16 if is_half else torch.float32)
+    found = []
+    for is_by_units in (True, False):
+        monkeypatch.setattr(records._Sizes, "is_by_units", is_by_units)
+        ours = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(ours.parameters(), lr=0.01)
+        options = Options(host_threads=2, gradient_accumulation=2, stochastic_rounding=is_half, seed=1)
+        step = TrainStep(ours, optimizer, options)
+        found.append([step(x), *ours.parameters()])
+        assert any(one.rounds > 1 for one in step._bound.host_plan.steps) is is_by_units
+    assert all(map(torch.equal, *found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,17 @@ from torchipu._kernels.abi import copy_memory
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SHAPE, _DTYPE = Tensor.shape.__get__, Tensor.dtype.__get__  # type: ignore[attr-defined]
+
+Laid = tuple[list[int], list[bool], list[torch.Size], list[torch.dtype], list[bool]]
+"""Of tensors: where they lie, whether row-major without gaps, shapes, types, and whether torch negates on reading."""
+
+
+def laid(tensors: Collection[Tensor]) -> Laid:
+    """Return how tensors lie: two equal answers mean that the same memory holds the same of them."""
+    return (
+        list(map(Tensor.data_ptr, tensors)), list(map(Tensor.is_contiguous, tensors)), list(map(_SHAPE, tensors)),
+        list(map(_DTYPE, tensors)), list(map(Tensor.is_neg, tensors)),
+    )
 
 
 def _is_plain(target: Tensor, source: Tensor) -> bool:
@@ -60,13 +71,14 @@ class RepeatedCopy:
     Args:
         targets: Written; asked again once one of them lies elsewhere or in another way.
         sources: Read, of the same shapes; they stay where they are and as they are.
-        is_private: Whether targets stay as they are too, and nobody else asks whether they were written.
+        is_private: Whether targets stay as they are too, nobody else asks whether they were written, and a run of the
+            same threads follows each copy.
     """
 
     def __init__(self, targets: Sequence[Tensor], sources: Sequence[Tensor], *, is_private: bool = False) -> None:
         self.targets, self.sources = targets, sources
         self._is_private = is_private
-        self._found: object = None
+        self._found: Laid | None = None
         self._moved: list[tuple[int, int, int]] | None = None
 
     def copy(self, threads: int) -> None:
@@ -75,10 +87,7 @@ class RepeatedCopy:
             copy_memory(self._moved, threads, before_run=True)
             return
         targets = self.targets
-        found = (
-            list(map(Tensor.data_ptr, targets)), list(map(Tensor.is_contiguous, targets)), list(map(_SHAPE, targets)),
-            list(map(_DTYPE, targets)), list(map(Tensor.is_neg, targets)),
-        )
+        found = laid(targets)
         if found != self._found:
             is_plain = all(map(_is_plain, targets, self.sources))
             self._moved = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -15,20 +15,6 @@ from torchipu.host.border import typed_view
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.storage import Allocation
 from torchipu.optable.host_tensor import HostTensor
-
-Laid = tuple[list[int], list[bool], list[torch.Size], list[torch.dtype], list[bool]]
-"""Of tensors: where they lie, whether row-major without gaps, shapes, types, and whether torch negates on reading."""
-
-
-_SHAPE, _DTYPE = Tensor.shape.__get__, Tensor.dtype.__get__  # type: ignore[attr-defined]
-
-
-def laid(tensors: Collection[Tensor]) -> Laid:
-    """Return how tensors lie: two equal answers mean that the same memory holds the same of them."""
-    return (
-        list(map(Tensor.data_ptr, tensors)), list(map(Tensor.is_contiguous, tensors)), list(map(_SHAPE, tensors)),
-        list(map(_DTYPE, tensors)), list(map(Tensor.is_neg, tensors)),
-    )
 
 
 class PlacedStates:

@@ -24,11 +24,10 @@ from torchipu.distributed.members import Members
 from torchipu.errors import ConstraintError, OptionsError
 from torchipu.host.border import as_pairs
 from torchipu.host.bound_plan import BoundPlan
-from torchipu.host.copying import RepeatedCopy
+from torchipu.host.copying import Laid, RepeatedCopy, laid
 from torchipu.host.executor import default_threads
 from torchipu.host.lanes import Lanes, choose_lanes
 from torchipu.host.observation import Observation
-from torchipu.host.placed_states import Laid, laid
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resident import Resident

@@ -11,9 +11,8 @@ import torch
 from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
 from torchipu.host.bound_plan import BoundPlan
-from torchipu.host.copying import RepeatedCopy, copy_all, count_writes
+from torchipu.host.copying import RepeatedCopy, copy_all, count_writes, laid
 from torchipu.host.kept_states import undrawn_where_it_fails
-from torchipu.host.placed_states import laid
 from torchipu.host.resident import Resident, Returned, changed, mark
 from torchipu.optable.random_streams import Seeding
 from torchipu.step import watching
