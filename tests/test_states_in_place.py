@@ -11,6 +11,7 @@ from torch import nn
 
 import torchipu
 from torchipu.host.bound_plan import BoundPlan
+from torchipu.step.running import RunningStep
 
 
 class Regression(nn.Module):
@@ -67,11 +68,21 @@ class Pair:
                 torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-6)
 
     @property
+    def copied(self) -> set[str]:
+        """Weights and buffers of which the program has a copy, by name."""
+        held = {value.data_ptr() for value in self.step.states_on_device().values()}
+        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        return {name for name, tensor in own.items() if tensor.data_ptr() not in held}
+
+    @property
     def is_in_place(self) -> bool:
         """Whether the program's states are the user's tensors."""
-        held = self.step.states_on_device().values()
-        own = {tensor.data_ptr() for tensor in (*self.model.parameters(), *self.model.buffers())}
-        return own <= {value.data_ptr() for value in held}
+        return not self.copied
+
+    def turn(self) -> None:
+        """Let the columns of a weight lie one by one, so that the program has a copy of it."""
+        weight = self.model.first.weight
+        weight.data = weight.data.t().contiguous().t()
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
@@ -106,10 +117,11 @@ def test_memory_may_change_between_calls() -> None:
     pair.call(1)
     pair.agree()
     assert pair.is_in_place
-    pair.model.first.weight.data = pair.model.first.weight.data.t().contiguous().t()  # its columns lie one by one
-    pair.call(2)
-    pair.agree()
-    assert not pair.is_in_place
+    pair.turn()
+    for seed in (2, 4):
+        pair.call(seed)
+        pair.agree()
+        assert pair.copied == {"first.weight"}
     pair.model.first.weight.data = pair.model.first.weight.data.contiguous()
     pair.call(3)
     pair.agree()
@@ -135,15 +147,46 @@ def test_weights_that_share_memory_are_no_place_to_work() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.one, self.other = nn.Parameter(both[:12]), nn.Parameter(both[8:])
+            self.alone = nn.Parameter(torch.ones(12))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return ((x * self.one).sum() + (x * self.other).sum() * 2) ** 2
+            return ((x * self.one).sum() + (x * self.other).sum() * 2 + (x * self.alone).sum()) ** 2
 
     model = Overlapping()
     step = torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-3))
     step(torch.ones(1, 12))
     held = {value.data_ptr() for value in step.states_on_device().values()}
-    assert not held & {parameter.data_ptr() for parameter in model.parameters()}
+    assert held & {parameter.data_ptr() for parameter in model.parameters()} == {model.alone.data_ptr()}
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_only_weights_that_lie_otherwise_are_copied(iterations: int) -> None:
+    class Images(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.last = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.relu(self.norm(self.first(x))).mean((2, 3))).square().mean()
+
+    torch.manual_seed(0)
+    model = Images().to(memory_format=torch.channels_last)
+    judge = copy.deepcopy(model).double()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    judging = torch.optim.Adam(judge.parameters(), lr=0.01)
+    step = torchipu.TrainStep(model, optimiser, torchipu.Options(device_iterations=iterations))
+    for _ in range(3):
+        x = torch.randn(4 * iterations, 3, 6, 6)
+        step(x)
+        for part in x.double().split(4):
+            judging.zero_grad()
+            judge(part).backward()
+            judging.step()
+    for ours, theirs in zip(model.state_dict().values(), judge.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-5)
+    assert model.first.weight.is_contiguous(memory_format=torch.channels_last)
+    held = {value.data_ptr() for value in step.states_on_device().values()}
+    assert [name for name, one in model.named_parameters() if one.data_ptr() not in held] == ["first.weight"]
 
 
 def test_an_argument_that_is_a_weight_keeps_the_value_that_it_came_with() -> None:
@@ -168,8 +211,13 @@ def test_an_argument_that_is_a_weight_keeps_the_value_that_it_came_with() -> Non
     assert model.weight.flatten().tolist() == weight.tolist()
 
 
-def test_an_interrupt_behind_the_only_update_leaves_the_step_made(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_copies", [False, True])
+def test_an_interrupt_behind_the_only_update_leaves_the_step_made(
+    monkeypatch: pytest.MonkeyPatch, has_copies: bool,
+) -> None:
     pair = Pair()
+    if has_copies:
+        pair.turn()
     run = BoundPlan._run
 
     def interrupted(self: BoundPlan, *arguments: Any) -> None:
@@ -187,8 +235,39 @@ def test_an_interrupt_behind_the_only_update_leaves_the_step_made(monkeypatch: p
     pair.agree()
 
 
-def test_an_interrupt_among_several_updates_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["_finish", "_download"])
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_an_interrupt_behind_all_updates_leaves_the_steps_made(
+    monkeypatch: pytest.MonkeyPatch, iterations: int, name: str,
+) -> None:
+    pair = Pair(iterations)
+    pair.turn()
+    pair.call(0)
+    whole = getattr(RunningStep, name)
+    interrupts = [KeyboardInterrupt]
+
+    def interrupted(self: RunningStep) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        whole(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunningStep, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pair.step(*drawn(8 * iterations, 1))
+    pair.judge_step(1)
+    pair.agree()
+    pair.call(2)
+    pair.agree()
+
+
+@pytest.mark.parametrize("has_copies", [False, True])
+def test_an_interrupt_among_several_updates_leaves_all_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, has_copies: bool,
+) -> None:
     pair = Pair(3)
+    if has_copies:
+        pair.turn()
     pair.call(0)
     run = BoundPlan._run
 
@@ -205,7 +284,8 @@ def test_an_interrupt_among_several_updates_leaves_all_as_it_was(monkeypatch: py
     pair.agree()
 
 
-def test_a_refused_value_leaves_all_as_it_was() -> None:
+@pytest.mark.parametrize("has_copies", [False, True])
+def test_a_refused_value_leaves_all_as_it_was(has_copies: bool) -> None:
     class Embedded(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -216,6 +296,8 @@ def test_a_refused_value_leaves_all_as_it_was() -> None:
 
     torch.manual_seed(0)
     model = Embedded()
+    if has_copies:
+        model.table.weight.data = model.table.weight.data.t().contiguous().t()
     optimiser = torch.optim.Adam(model.parameters())
     step = torchipu.TrainStep(model, optimiser)
     step(torch.tensor([0, 1, 2]))
@@ -225,6 +307,18 @@ def test_a_refused_value_leaves_all_as_it_was() -> None:
     torch.testing.assert_close(model.state_dict(), before[0], rtol=0, atol=0)
     torch.testing.assert_close(optimiser.state_dict()["state"], before[1], rtol=0, atol=0)
     step(torch.tensor([0, 1, 4]))
+
+
+def test_inference_sees_what_is_written_to_weights_that_it_copies_or_not() -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).requires_grad_(False)
+    model[0].weight.data = model[0].weight.data.t().contiguous().t()
+    shown = torchipu.InferenceStep(model)
+    x = torch.randn(4, 5)
+    for place in (None, 0, 2, None):
+        if place is not None:
+            model[place].weight.mul_(-0.5)
+        for _ in range(2):  # the second call finds all as it was
+            torch.testing.assert_close(shown(x), model(x), rtol=1e-5, atol=1e-6)
 
 
 def test_inference_reads_the_weights_that_training_writes() -> None:

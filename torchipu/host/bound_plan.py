@@ -352,8 +352,8 @@ class BoundPlan:
         every = HostTensor(held.buffer, 0, (self.replicas, *held.shape), (apart, *held.strides), held.dtype)
         return typed_view(self.banks, allocation.offset_bytes, every)
 
-    def place_states(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Let the states that can lie anywhere lie in these tensors, if they will do; return whether they do."""
+    def place_states(self, tensors: Sequence[torch.Tensor]) -> list[bool]:
+        """Let states that can lie anywhere lie in these tensors where they will do; return for each whether it does."""
         self.kept.clear()
         return self.placed_states.place(tensors)
 
@@ -385,6 +385,10 @@ class BoundPlan:
         for place in range(len(self.streams_are_shared)):
             self.random_words[4 * place + 3] = calls
 
+    def begin(self) -> None:
+        """Say that a run is about to begin: `has_changed` is asked about that one from here on."""
+        self.engine.has_ended = False
+
     def run(
         self, micro_batches: int, iterations: int, threads: int, *, borrow: bool = False, is_prepared: bool = False,
         is_restored: bool = False,
@@ -406,7 +410,6 @@ class BoundPlan:
         if self.observation.counts:
             self._tallies().zero_()
             self.has_run = True
-        self.engine.has_ended = False
         if is_restored:
             with self._kept(iterations, threads):
                 self._run(micro_batches, iterations, threads, borrow, is_prepared)
@@ -501,18 +504,20 @@ class BoundPlan:
             views = [self.state_view(state) for state in found if state in self.host_plan.states]
             self.kept[several] = KeptStates(views) if views else None
         kept = self.kept[several]
-        return _NOTHING if kept is None else kept.held(threads, lambda: self.has_stepped(iterations))
+        return _NOTHING if kept is None else kept.held(threads, lambda: self._has_stepped(iterations))
 
     def _keeps_all(self, iterations: int) -> bool:
         """Whether states are kept that an update writes: another iteration may follow, or an update may overflow."""
         return iterations > 1 or self.observation.traps
 
-    def has_stepped(self, iterations: int) -> bool:
-        """Whether a restored run that ended in an exception has changed the states all the same.
-
-        An interrupt during the only update comes when that is made, and nobody has kept what was there before.
-        """
+    def _has_stepped(self, iterations: int) -> bool:
+        """Whether a run that was interrupted has made the only update: nobody has kept what was there before."""
         return self.engine.has_ended and not self._keeps_all(iterations)
+
+    def has_changed(self, iterations: int) -> bool:
+        """Whether states that a run was to restore are those after it: an exception came behind it, if at all."""
+        kept = self.kept.get(self._keeps_all(iterations))
+        return self.engine.has_ended and not (kept and kept.are_back)
 
     def _tallies(self) -> torch.Tensor:
         """Return the counts of magnitudes, a row for each result that is counted."""

@@ -31,6 +31,9 @@ def written_before_the_end(graph: Graph, iterations: int) -> list[Tensor]:
 class KeptStates:
     """A second memory for states, from which they are brought back.
 
+    Attributes:
+        are_back: Whether they were, when they were held last.
+
     Args:
         views: Where they lie.
     """
@@ -39,6 +42,7 @@ class KeptStates:
         with torch.inference_mode(False):
             kept = [torch.empty_like(view, memory_format=torch.contiguous_format) for view in views]
         self._keep, self._bring_back = RepeatedCopy(kept, views, is_private=True), RepeatedCopy(views, kept)
+        self.are_back = False
 
     @contextlib.contextmanager
     def held(self, threads: int, has_stepped: Callable[[], bool]) -> Iterator[None]:
@@ -48,12 +52,14 @@ class KeptStates:
             threads: Threads that may copy.
             has_stepped: Whether all has run, before there was an interrupt: states stay as they are.
         """
+        self.are_back = False
         self._keep.copy(threads)
         try:
             yield
         except BaseException:
             if not has_stepped():
                 self._bring_back.copy(threads)
+                self.are_back = True
             raise
 
 

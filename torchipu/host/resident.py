@@ -62,6 +62,7 @@ class Resident:
         is_written: Whether a call changes the state.
         replicas: What every replica had after the last call that ended well, where each has its own.
         seen: Address and version of the user's tensor when it was last seen.
+        is_users: Whether the memory is that of the user's tensor.
     """
 
     memory: torch.Tensor
@@ -69,6 +70,7 @@ class Resident:
     is_written: bool
     replicas: torch.Tensor | None = None
     seen: tuple[int, int] = (0, -1)
+    is_users: bool = False
 
     @classmethod
     def of(cls, memory: torch.Tensor, host: torch.Tensor, is_written: bool, is_apart: bool) -> Resident:

@@ -89,14 +89,15 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._built: Built | None = None
         self._residents: list[Resident] = []
         self._hosts: list[torch.Tensor] = []  # the user's tensor of each
-        self._written_hosts: list[torch.Tensor] = []
+        self._copied: list[Resident] = []  # those of which the program has a copy
+        self._written_in_place: list[torch.Tensor] = []  # tensors of the user's on which it works
         self._arguments: Arguments | None = None  # from the first call on
         self._results: Results | None = None
         self._has_prepared = False  # whether anything is made of the states once, for as long as these stay
         self._ends: list[torch.Tensor] = []  # between which the copies back go, host and memory of each state
         self._back = RepeatedCopy([], [])
         self._laid: Laid | None = None  # how the user's tensors lay when states were placed; None where none are
-        self._is_in_place = False  # whether the program works on them
+        self._is_in_place = False  # whether the program works on some of them
         self._signature: tuple[object, ...] | None = None
         self._clean = False
         self._committed = False
@@ -201,14 +202,15 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._built, self._compiled, self._bound = built, compiled, bound
         before = {id(r.host): r for r in self._residents if r.replicas is not None and not r.changed()}
         states = _states_of_user(built, bound.host_plan)
-        self._laid, self._is_in_place = None, False
+        are_users, self._laid = [False] * len(states), None
         if states and bound.placed_states:
-            self._laid, self._is_in_place = laid(states.values()), bound.place_states(list(states.values()))
+            self._laid, are_users = laid(states.values()), bound.place_states(list(states.values()))
         self._residents = [
             Resident.of(bound.state_view(tensor), host, tensor in built.written, bound.is_apart(tensor))
             for tensor, host in states.items()
         ]
-        for resident in self._residents:
+        for resident, is_users in zip(self._residents, are_users, strict=True):
+            resident.is_users = is_users
             earlier = before.get(id(resident.host))
             if resident.replicas is not None and earlier is not None and earlier.replicas is not None:
                 resident.replicas.copy_(earlier.replicas)
@@ -241,7 +243,13 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
 
     def _note_hosts(self) -> None:
         self._hosts = [resident.host for resident in self._residents]
-        self._written_hosts = [resident.host for resident in self._residents if resident.is_written]
+        self._note_places()
+
+    def _note_places(self) -> None:
+        residents = self._residents
+        self._copied = [resident for resident in residents if not resident.is_users]
+        self._written_in_place = [one.host for one in residents if one.is_users and one.is_written]
+        self._is_in_place = len(self._copied) < len(residents)
 
     def _made_and_bound(
         self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress,

@@ -99,16 +99,15 @@ class RunningStep(CompilingStep):
         self._refresh()
         is_prepared = self._upload()
         self._clean = False
-        if bound.random_rows is None:
-            self._run_bound(bound, tensors, outputs, Seeding(), members, is_prepared)
-        else:
-            with undrawn_where_it_fails():
-                seeding = self._seeding_of(members)
-                bound.seed(seeding.seed, self._replicas.first, stochastic_rounding=seeding.is_rounding)
-                bound.count_calls(seeding.first_micro_batch)
-                self._run_bound(bound, tensors, outputs, seeding, members, is_prepared)
-        if self._is_in_place:
-            self._finish()
+        bound.begin()
+        try:
+            self._run_seeded(bound, tensors, outputs, members, is_prepared)
+            if self._is_in_place:
+                self._finish()
+        except BaseException:
+            if self._is_in_place and not self._clean and bound.has_changed(self.iterations):
+                self._finish()  # an interrupt behind the update: the other states follow those that the user has
+            raise
         results = self._deliver(
             self._results.joined(outputs) if self._parts is None else self._joined(self._parts, bound, outputs)
         )
@@ -133,6 +132,20 @@ class RunningStep(CompilingStep):
         self._calls += 1
         self._mark_stepped()
 
+    def _run_seeded(
+        self, bound: BoundPlan, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
+        members: Members | None, is_prepared: bool,
+    ) -> None:
+        """Run what is bound, with the streams of random bits where they are in this call."""
+        if bound.random_rows is None:
+            self._run_bound(bound, tensors, outputs, Seeding(), members, is_prepared)
+            return
+        with undrawn_where_it_fails():
+            seeding = self._seeding_of(members)
+            bound.seed(seeding.seed, self._replicas.first, stochastic_rounding=seeding.is_rounding)
+            bound.count_calls(seeding.first_micro_batch)
+            self._run_bound(bound, tensors, outputs, seeding, members, is_prepared)
+
     def _run_bound(
         self, bound: BoundPlan, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], seeding: Seeding,
         members: Members | None, is_prepared: bool,
@@ -145,15 +158,10 @@ class RunningStep(CompilingStep):
                 self._results.by_run(outputs), seeding, has_members=members is not None,
             )
             return
-        try:
-            bound.run(
-                self.micro_batches, self.iterations, self._host_threads, is_prepared=is_prepared,
-                is_restored=self.leaves_states or self._is_in_place,
-            )
-        except BaseException:
-            if self._is_in_place and bound.has_stepped(self.iterations):
-                self._finish()
-            raise
+        bound.run(
+            self.micro_batches, self.iterations, self._host_threads, is_prepared=is_prepared,
+            is_restored=self.leaves_states or self._is_in_place,
+        )
 
     def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Let the program read the tensors of a call; return what has to live until it has run."""
@@ -193,11 +201,12 @@ class RunningStep(CompilingStep):
         now = laid(self._hosts)
         if now == self._laid:
             return
-        is_in_place = bound.place_states([host.detach() for host in self._hosts])
-        for resident, view in zip(self._residents, bound.placed_states.views, strict=True):
-            resident.memory = view
+        are_users = bound.place_states([host.detach() for host in self._hosts])
+        for resident, view, is_users in zip(self._residents, bound.placed_states.views, are_users, strict=True):
+            resident.memory, resident.is_users = view, is_users
+        self._note_places()
         self._clean = False
-        self._is_in_place, self._laid = is_in_place, now  # last: what is interrupted is done again
+        self._laid = now  # last: what is interrupted is done again
 
     def _upload(self) -> bool:
         """Bring the user's tensors into the program's memory.
@@ -205,28 +214,31 @@ class RunningStep(CompilingStep):
         Returns:
             Whether all were there as they were, and something was made of them that still holds.
         """
-        if self._is_in_place and not self._has_prepared:
+        looked_at = self._residents if self._has_prepared else self._copied
+        if not looked_at:
             return False  # nobody asks what has changed
-        stale = changed(self._residents) if self._clean else self._residents
-        if stale and not self._is_in_place:
+        stale = changed(looked_at) if self._clean else looked_at
+        copied = [resident for resident in stale if not resident.is_users]
+        if copied:
             with torch.no_grad():
-                copy_all([r.memory for r in stale], [r.source() for r in stale], self._host_threads)
+                copy_all([r.memory for r in copied], [r.source() for r in copied], self._host_threads)
         if stale:
             mark(stale)
         return self._has_prepared and not stale and self._clean
 
     def _download(self) -> None:
-        """Write all states back in one call, which no signal can cut in two."""
-        if self._is_in_place:
-            self._committed = True
-            count_writes(self._written_hosts)
-            return
-        written = [resident for resident in self._residents if resident.is_written]
-        back = self._way_back(written)
-        with torch.no_grad():
-            self._committed = True
-            back.copy(self._host_threads)
-        mark(written)
+        """Let the user's tensors have all states: each where the program works on it, the others by one call.
+
+        No signal cuts that in two.
+        """
+        written = [resident for resident in self._copied if resident.is_written]
+        back = self._way_back(written) if written or self._parts is not None else None
+        self._committed = True
+        if back is not None:
+            with torch.no_grad():
+                back.copy(self._host_threads)
+            mark(written)
+        count_writes(self._written_in_place)
 
     def _way_back(self, written: Sequence[Resident]) -> RepeatedCopy:
         """Return the copies of states to the user's tensors: those of the last call, where they are the same."""
