@@ -64,75 +64,120 @@ TI_INLINE void FN(add_summand)(const int mr, const int nv, const int by_row, con
   if (!gathered) at->b += t->bs;
 }
 
-/* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). A sum begins at zero, or at
- * its bias, and is added to what C holds at its end: long sums are sums of short ones, and round as these do. */
-TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int lays,
-                           const int full, const ti_tile *t, int n) {
+/* Where the sums of a tile begin: what row i adds to is at from[i * row], its second vector VL floats on. One way for all, so
+ * that the compiler reads it once. */
+typedef struct { const float *from; ptrdiff_t row; } FN(beginning);
+
+static const float FN(nothing)[2 * VL] __attribute__((aligned(64))) = {0};
+
+/* `rows` has room for a tile of biases. */
+TI_INLINE FN(beginning) FN(begin_tile)(const int mr, const ti_tile *t, float (*rows)[2 * VL]) {
+  if (t->goes_on) return (FN(beginning)){t->c, t->ldc};
+  if (t->accumulate) return (FN(beginning)){FN(nothing), 0};
+  if (t->row_bias) {
+#pragma GCC unroll 1
+    for (int i = 0; i < mr; i++) {
+      const VF bias = FN(broadcast)(t->row_bias + i);
+      FN(store)(rows[i], bias);
+      FN(store)(rows[i] + VL, bias);
+    }
+    return (FN(beginning)){rows[0], 2 * VL};
+  }
+  return (FN(beginning)){t->col_bias ? t->col_bias : FN(nothing), 0};
+}
+
+/* A pointer that moves, behind what was done for its row: the compiler would find the places of all rows first, or load all of
+ * them, and keep them in memory. */
+TI_INLINE float *FN(next_row)(const int nv, const float *row, ptrdiff_t by, VF *c0, VF *c1) {
+  row += by;
+#ifdef TI_PORTABLE
+  (void)nv; (void)c0; (void)c1;
+#else
+  __asm__("" : "+r"(row), "+" TI_REG(*c0));
+  if (nv > 1) __asm__("" : "+r"(row), "+" TI_REG(*c1));
+#endif
+  return (float *)row;
+}
+
+/* What a tile fetches for those after it, with summands k to k + turn. */
+TI_INLINE void FN(fetch_ahead)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int lays,
+                               const int turn, ptrdiff_t fetched, const ti_tile *t, int64_t k, ti_walk *at) {
+  const int64_t within = k & (TI_LINE - 1);
+  /* a line of the rows of the next tile, as they lie; with the first summands, what its sums are stored over */
+  const float *const line = by_row ? at->a[0] + (mr + within) * fetched - within : NULL;
+  if (!gathered && k < mr)
+#pragma GCC unroll 4
+    for (int i = 0; i < turn; i++) FN(fetch_row)(t->next_c + (k + i) * t->ldc, nv);
+  if (by_row)
+#pragma GCC unroll 4
+    for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(line + i * fetched), _MM_HINT_T1);
+  if (ahead && !lays && at->next_b) {
+#pragma GCC unroll 4
+    for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(at->next_b + i * t->next_step), _MM_HINT_T1);
+    at->next_b += turn * t->next_step;
+  }
+}
+
+/* mr rows, nv vectors, of which n columns count; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). A sum
+ * begins at zero, or at its bias, and is added to what C holds at its end: long sums are sums of short ones, and round as
+ * these do. A masked load takes a slot of the arithmetic pipes beside the load itself: whole tiles of two vectors do without
+ * for all summands but the last few. */
+TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int lays,
+                        const ti_tile *t, int n) {
   VF c0[TI_MR], c1[TI_MR];
-  const int n0 = full || n > VL ? VL : n, n1 = full ? VL : n - n0;
+  float biases[TI_MR][2 * VL];
+  const int is_whole = n == nv * VL, n0 = n > VL ? VL : n, n1 = n - n0;
   const ptrdiff_t ldc = t->ldc;
   /* Rows so far apart that they fall into one set of a cache would drive out those of this tile. */
   const ptrdiff_t fetched = t->as % TI_APART_IN_ONE_SET ? t->as : 0;
-  if (t->goes_on) {
+  const FN(beginning) first = FN(begin_tile)(mr, t, biases);
+  const float *from = first.from;
 #pragma GCC unroll 16
-    for (int i = 0; i < mr; i++) {
-      c0[i] = FN(load_part)(t->c + i * ldc, n0);
-      if (nv > 1) c1[i] = FN(load_part)(t->c + i * ldc + VL, n1);
-    }
-  } else if (t->row_bias && !t->accumulate) {
-#pragma GCC unroll 16
-    for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(broadcast)(t->row_bias + i);
-  } else {
-    const int has_bias = t->col_bias && !t->accumulate;
-    const VF first = has_bias ? FN(load_part)(t->col_bias, n0) : FN(set)(0);
-    const VF second = nv > 1 && has_bias ? FN(load_part)(t->col_bias + VL, n1) : FN(set)(0);
-#pragma GCC unroll 16
-    for (int i = 0; i < mr; i++) { c0[i] = first; c1[i] = second; }
+  for (int i = 0; i < mr; i++) {
+    c0[i] = FN(load_part)(from, n0);
+    if (nv > 1) c1[i] = FN(load_part)(from + VL, n1);
+    from = FN(next_row)(nv, from, first.row, c0 + i, c1 + i);
   }
   ti_walk at = {{t->a}, t->b, t->next_a, t->next_b, t->laid};
   if (by_row)
 #pragma GCC unroll 4
     for (int i = 1; i < TI_POINTERS; i++) at.a[i] = t->a + i * TI_ROWS_OF_POINTER * t->as;
-  const int turn = full && nv > 1 ? TI_SUMMANDS_OF_TURN : 1;
   int64_t k = 0;
-  for (; k + turn <= t->k; k += turn) {
-    const int64_t within = k & (TI_LINE - 1);
-    /* a line of the rows of the next tile, as they lie; with the first summands, what its sums are stored over */
-    const float *const line = by_row ? at.a[0] + (mr + within) * fetched - within : NULL;
-    if (!gathered && k < mr)
+  if (nv > 1 && is_whole)
+    for (; k + TI_SUMMANDS_OF_TURN <= t->k; k += TI_SUMMANDS_OF_TURN) {
+      FN(fetch_ahead)(mr, nv, by_row, gathered, ahead, lays, TI_SUMMANDS_OF_TURN, fetched, t, k, &at);
 #pragma GCC unroll 4
-      for (int i = 0; i < turn; i++) FN(fetch_row)(t->next_c + (k + i) * ldc, nv);
-    if (by_row)
-#pragma GCC unroll 4
-      for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(line + i * fetched), _MM_HINT_T1);
-    if (ahead && !lays && at.next_b) {
-#pragma GCC unroll 4
-      for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(at.next_b + i * t->next_step), _MM_HINT_T1);
-      at.next_b += turn * t->next_step;
+      for (int i = 0; i < TI_SUMMANDS_OF_TURN; i++) FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, 1, t, n0, n1, k + i, &at, c0, c1);
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < turn; i++) FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, full, t, n0, n1, k + i, &at, c0, c1);
+  for (; k < t->k; k++) {
+    FN(fetch_ahead)(mr, nv, by_row, gathered, ahead, lays, 1, fetched, t, k, &at);
+    FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, 0, t, n0, n1, k, &at, c0, c1);
   }
-  for (; turn > 1 && k < t->k; k++) FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, full, t, n0, n1, k, &at, c0, c1);
+  float *c = t->c;
   if (t->accumulate && !t->goes_on) {
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
-      c0[i] += FN(load_part)(t->c + i * ldc, n0);
-      if (nv > 1) c1[i] += FN(load_part)(t->c + i * ldc + VL, n1);
+      c0[i] += FN(load_part)(c, n0);
+      if (nv > 1) c1[i] += FN(load_part)(c + VL, n1);
+      c = FN(next_row)(nv, c, ldc, c0 + i, c1 + i);
     }
+    c = t->c;
+  }
+  if (is_whole) {
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) {
+      FN(store)(c, c0[i]);
+      if (nv > 1) FN(store)(c + VL, c1[i]);
+      c = FN(next_row)(nv, c, ldc, c0 + i, c1 + i);
+    }
+    return;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < mr; i++) {
-    FN(store_part)(t->c + i * ldc, c0[i], n0);
-    if (nv > 1) FN(store_part)(t->c + i * ldc + VL, c1[i], n1);
+    FN(store_part)(c, c0[i], n0);
+    if (nv > 1) FN(store_part)(c + VL, c1[i], n1);
+    c = FN(next_row)(nv, c, ldc, c0 + i, c1 + i);
   }
-}
-
-/* A masked load takes a slot of the arithmetic pipes beside the load itself: full tiles do without. */
-TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int lays,
-                        const ti_tile *t, int n) {
-  if (n == nv * VL) FN(tile_of)(mr, nv, by_row, gathered, ahead, lays, 1, t, n);
-  else FN(tile_of)(mr, nv, by_row, gathered, ahead, lays, 0, t, n);
 }
 
 #undef TI_TILE
