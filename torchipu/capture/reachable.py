@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -64,7 +64,8 @@ class Reachable:
     """What a model's forward may read and write.
 
     Args:
-        model: The model.
+        model: The model, if there is one.
+        functions: Further ones of the user's that run in it.
 
     Attributes:
         holders: What has names.
@@ -72,13 +73,17 @@ class Reachable:
         functions: Whose code was looked at.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(
+        self, model: torch.nn.Module | None, functions: Sequence[Callable[..., Any]] = (),
+    ) -> None:
         self.holders: list[Holder] = []
         self.containers: list[tuple[Any, str]] = []
         self.functions: list[FunctionType] = []
         self._seen: dict[int, Any] = {}
-        for path, member in model.named_modules():
+        for path, member in () if model is None else model.named_modules():
             self._module(member, path)
+        for function in functions:
+            self._value(function, getattr(function, "__name__", "a function"))
 
     def _is_new(self, value: Any) -> bool:
         if id(value) in self._seen or len(self._seen) >= MOST:
@@ -164,6 +169,71 @@ class Reachable:
                 lambda: dict(_filled(cells)), lambda name, value: setattr(cells[name], "cell_contents", value),
                 lambda name: delattr(cells[name], "cell_contents"), "{} of an enclosing function",
             ), "")
+
+
+class Kept:
+    """What was found at places, to be set back.
+
+    Args:
+        reachable: The places.
+
+    Attributes:
+        held: What has names, with what they were bound to.
+        contents: Lists, dictionaries and the like with the name of each, and with what was in them.
+    """
+
+    def __init__(self, reachable: Reachable) -> None:
+        self.held = [(holder, holder.read()) for holder in reachable.holders]
+        self.contents = [(held, name, type(held)(held)) for held, name in reachable.containers]
+
+    def restore(self) -> None:
+        """Set everything back."""
+        for holder, before in self.held:
+            now = holder.read()
+            for name in set(now) - set(before):
+                holder.drop(name)
+            for name, value in before.items():
+                if now.get(name, MISSING) is not value:
+                    holder.put(name, value)
+        for held, _, content in self.contents:
+            refill(held, content)
+
+    def changes(self) -> Iterator[str]:
+        """Yield what messages call that which is another value now; what was nothing before may be made once."""
+        for holder, before in self.held:
+            for name, now in holder.read().items():
+                if not holder.is_private(name) and _is_another(before.get(name), now):
+                    yield holder.told(name)
+        for held, name, content in self.contents:
+            if _is_another(content, held):
+                yield f"{name}, a {type(held).__name__},"
+
+
+def _is_another(before: Any, now: Any) -> bool:
+    if now is before or isinstance(now, torch.Tensor) or isinstance(before, torch.Tensor):
+        return now is not before
+    if isinstance(now, dict) and isinstance(before, dict):
+        return now.keys() != before.keys() or any(now[key] is not before[key] for key in now)
+    if isinstance(now, CONTAINERS) and type(now) is type(before) and not isinstance(now, set):
+        return len(now) != len(before) or any(one is not other for one, other in zip(before, now, strict=True))
+    if before is None:
+        return False
+    try:
+        return type(now) is not type(before) or bool(now != before)
+    except Exception:  # objects that cannot be compared
+        return True
+
+
+def refill(held: Any, content: Any) -> None:
+    """Give a container its content back."""
+    if isinstance(held, list):
+        held[:] = content
+    elif isinstance(held, deque):
+        held.clear()
+        held.extend(content)
+    else:
+        held.clear()
+        held.update(content)
 
 
 def _plain(member: torch.nn.Module) -> dict[str, Any]:
