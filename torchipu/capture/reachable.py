@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ class Holder:
         drop: Removes one.
         words: Of a name in it, for messages: a pattern for `str.format`.
         is_of_torch: Whether it is a module of torch's own, which keeps things in private attributes.
+        is_module: Whether it is a module.
     """
 
     read: Callable[[], dict[str, Any]]
@@ -50,6 +51,7 @@ class Holder:
     drop: Callable[[str], None]
     words: str
     is_of_torch: bool = False
+    is_module: bool = False
 
     def told(self, name: str) -> str:
         """Return what messages call a name."""
@@ -66,6 +68,7 @@ class Reachable:
     Args:
         model: The model, if there is one.
         functions: Further ones of the user's that run in it.
+        libraries: Further packages whose objects and code are not looked at.
 
     Attributes:
         holders: What has names.
@@ -75,7 +78,9 @@ class Reachable:
 
     def __init__(
         self, model: torch.nn.Module | None, functions: Sequence[Callable[..., Any]] = (),
+        libraries: Sequence[str] = (),
     ) -> None:
+        self._libraries = _OF_LIBRARIES.union(libraries)
         self.holders: list[Holder] = []
         self.containers: list[tuple[Any, str]] = []
         self.functions: list[FunctionType] = []
@@ -99,6 +104,7 @@ class Reachable:
         self._hold(Holder(
             partial(_plain, member), partial(dict.__setitem__, held), partial(dict.__delitem__, held),
             f"Attribute {prefix}{{}} of {_braced(type(member).__name__)}", _is_of(type(member), "torch"),
+            is_module=True,
         ), prefix)
         self._class(type(member))
 
@@ -131,7 +137,9 @@ class Reachable:
         elif isinstance(value, torch.nn.Module):
             self._seen.pop(id(value))
             self._module(value, name)
-        elif type(getattr(value, "__dict__", None)) is dict and not _is_of(type(value), *_OF_LIBRARIES):
+        elif type(getattr(value, "__dict__", None)) is dict and (
+            type(value) is SimpleNamespace or not _is_of(type(value), *self._libraries)
+        ):
             held = value.__dict__
             self._hold(Holder(
                 partial(dict, held), partial(dict.__setitem__, held), partial(dict.__delitem__, held),
@@ -141,7 +149,7 @@ class Reachable:
     # ------------------------------------------------------------------ code
     def _class(self, kind: type) -> None:
         for one in kind.__mro__:
-            if _is_of(one, *_OF_LIBRARIES) or not self._is_new(one):
+            if _is_of(one, *self._libraries) or not self._is_new(one):
                 continue
             for value in list(vars(one).values()):
                 function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
