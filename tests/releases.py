@@ -30,4 +30,5 @@ QUANTISED_RESULTS = not_before((2, 13), "it refuses a quantised result with word
 WORDS_ON_DEVICES = not_before((2, 13), "it does not say that devices differ")
 CHANGED_CONTAINERS = not_before((2, 11), "it refuses a list or a deque of the model's that grows with words of its own")
 MESSAGES_IN_GRAPHS = not_before((2, 13), "its graphs have no messages between two processes")
+LEFT_TENSORS = not_before((2, 13), "it refuses a tensor of an earlier run in words of its own")
 NO_EPSILON = not_before((2, 13), "it refuses batch normalisation whose eps is 0")

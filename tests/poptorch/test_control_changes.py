@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.releases import LEFT_TENSORS
 from torchipu import poptorch
 
 X = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.25], [-2.0, 4.0]])
@@ -155,6 +156,7 @@ def left_by_a_branch(model: Any, x: torch.Tensor) -> torch.Tensor:
     return y + model.tensor
 
 
+@LEFT_TENSORS
 @pytest.mark.parametrize("forward", [left_in_a_variable, left_in_a_list, left_by_a_branch])
 def test_a_tensor_that_a_body_does_not_return_is_refused(forward: Any) -> None:
     with pytest.raises(poptorch.Error, match="in the body of a loop or a branch, which does not return it") as caught:
