@@ -19,7 +19,16 @@ def not_before(release: tuple[int, int], reason: str) -> pytest.MarkDecorator:
 
 
 COMPILES_AT_ONCE = not_before((2, 12), "its Dynamo fails, or ends the process, where several threads compile at once")
+SETTINGS_OF_THREADS = not_before(
+    (2, 12), "its settings are those of the process, and calls of any size from several threads leave them changed",
+)
 WRITES_IN_BRANCHES = not_before((2, 12), "it refuses branches that write, with words of its own")
 WRITES_WITHIN_LOOPS = not_before((2, 13), "it refuses a branch that writes within a loop with words of its own")
 WRITES_BY_DATA = not_before((2, 13), "it refuses weight.data *= mask")
 TRAINED_SCANS = not_before((2, 13), "it takes what a scan carries and what it gives for the same memory")
+QUANTISED_RESULTS = not_before((2, 13), "it refuses a quantised result with words of its own")
+WORDS_ON_DEVICES = not_before((2, 13), "it does not say that devices differ")
+CHANGED_CONTAINERS = not_before((2, 11), "it refuses a list or a deque of the model's that grows with words of its own")
+MESSAGES_IN_GRAPHS = not_before((2, 13), "its graphs have no messages between two processes")
+LEFT_TENSORS = not_before((2, 13), "it refuses a tensor of an earlier run in words of its own")
+NO_EPSILON = not_before((2, 13), "it refuses batch normalisation whose eps is 0")

@@ -23,7 +23,7 @@ SETTINGS = (
     "_compiler_config_for_logging", "_functorch_config_for_logging", "_get_dynamo_config_for_logging",
     "_scrubbed_inductor_config_for_logging",
 )
-"""Functions of ``torch._dynamo.utils`` that write settings; each may return None."""
+"""Functions of ``torch._dynamo.utils`` that write settings; each may return None. Not all releases have all of them."""
 DEVICES: tuple[ModuleType, ...] = (torch.cuda, torch.xpu, torch.mtia)
 _EMPTY = torch.empty(0)
 
@@ -46,7 +46,8 @@ def spare() -> None:
         settings.run_gc_after_compile = False  # type: ignore[attr-defined]
     if (logs := sys.modules.get("torch._dynamo.utils")) is not None:
         for name in SETTINGS:
-            setattr(logs, name, _no_settings)
+            if hasattr(logs, name):
+                setattr(logs, name, _no_settings)
 
 
 def _no_seed(seed: int) -> None:

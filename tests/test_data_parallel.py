@@ -7,6 +7,7 @@ import pytest
 
 from tests.data_parallel import collective_cases, ddp_cases, fsdp_cases
 from tests.distributed.processes import run
+from tests.releases import MESSAGES_IN_GRAPHS
 
 MODULES = (fsdp_cases, collective_cases, ddp_cases)
 CASES = [case.__name__ for module in MODULES for case in module.CASES]
@@ -30,6 +31,8 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.suffices(name=[name for name in CASES if name not in OTHER_SETTINGS])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=MESSAGES_IN_GRAPHS) if name == "messages_between_two_processes" else name for name in CASES
+])
 def test_on_two_processes(name: str, reports: dict[str, dict[str, str]]) -> None:
     assert not reports[name]["wrong"], reports[name]["wrong"]

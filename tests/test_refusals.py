@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.releases import QUANTISED_RESULTS, WORDS_ON_DEVICES
 from torchipu import InferenceStep, Options, TrainStep
 from torchipu.backend import ipu_backend
 from torchipu.errors import CaptureError, ConstraintError, IpuError, UnsupportedOpError
@@ -54,6 +55,7 @@ def test_bits_of_floats(function):
     assert "Tensor.view(torch.int32)" in text
 
 
+@QUANTISED_RESULTS
 def test_a_quantised_result():
     text = refusal(lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(), torch.ones(4))
     assert "aten.quantize_per_tensor" in text
@@ -321,7 +323,13 @@ def test_a_model_without_values_is_refused_and_runs_once_it_has_some(fullgraph):
     assert 'Module.to_empty(device="cpu") and load its state_dict' in error.remedy
     model.to_empty(device="cpu").load_state_dict(torch.nn.Sequential(torch.nn.Linear(3, 3)).state_dict())
     torch.testing.assert_close(compiled(PLAIN_INPUT), model(PLAIN_INPUT))
-    with pytest.raises(Exception, match="found at least two devices") as caught:  # torch says it
+
+
+@WORDS_ON_DEVICES
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_torch_says_that_an_input_without_values_is_on_another_device(fullgraph):
+    compiled = torch.compile(torch.nn.Linear(3, 3), backend="ipu", fullgraph=fullgraph)
+    with pytest.raises(Exception, match="found at least two devices") as caught:
         compiled(PLAIN_INPUT.to("meta"))
     assert "Move inputs, parameters, and buffers to the same device" in str(caught.value)
 

@@ -236,3 +236,28 @@ def test_weights_that_inductor_freezes_keep_their_names() -> None:
         result = torchipu.InferenceStep(model)(words)
         assert torch._inductor.config.freezing
     torch.testing.assert_close(result, model(words))
+
+
+def test_a_process_that_is_forked_after_a_capture_takes_gradients() -> None:
+    """A build of torch for CUDA counts devices during a capture that are none: autograd would have their threads."""
+    program = """
+import os
+import sys
+
+import torch
+
+import torchipu
+
+class Loss(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x).sum()
+model = Loss(2, 2)
+torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1))(torch.ones(2, 2))
+child = os.fork()
+if child == 0:
+    model(torch.ones(2, 2)).backward()
+    os._exit(7)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 7, done.stderr

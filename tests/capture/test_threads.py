@@ -14,7 +14,7 @@ from torch.fx import _symbolic_trace
 
 import torchipu
 import torchipu.poptorch as poptorch
-from tests.releases import COMPILES_AT_ONCE
+from tests.releases import COMPILES_AT_ONCE, SETTINGS_OF_THREADS
 from torchipu import backend
 
 
@@ -146,6 +146,7 @@ def test_compiled_functions_run_while_others_are_compiled() -> None:
     assert backend.COUNTS.graphs - graphs == 1
 
 
+@SETTINGS_OF_THREADS
 def test_threads_that_call_with_many_sizes_share_programs_that_come_and_go() -> None:
     compiled = torch.compile(
         lambda x: (x * x.shape[0]).sum(), backend="ipu", dynamic=True, options={"plan_cache_bytes": 1},
@@ -160,6 +161,7 @@ def test_threads_that_call_with_many_sizes_share_programs_that_come_and_go() -> 
         assert at_once([call] * 3) == []
 
 
+@SETTINGS_OF_THREADS
 def test_threads_of_one_size_compile_it_once() -> None:
     compiled = torch.compile(lambda x: x * x.shape[0], backend="ipu", dynamic=True)
     compiled(torch.ones(9))

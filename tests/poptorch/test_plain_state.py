@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchipu.poptorch as poptorch
-from tests.releases import not_before
+from tests.releases import LEFT_TENSORS
 
 
 class Remembering(nn.Module):
@@ -122,7 +122,7 @@ class Slotted:
         self.kept: list[torch.Tensor] = []
 
 
-@not_before((2, 13), "it refuses such a tensor in words of its own")
+@LEFT_TENSORS
 def test_a_tensor_kept_where_nobody_looks_is_refused() -> None:
     held = Slotted()
 

@@ -8,11 +8,12 @@ import dataclasses
 import logging
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch._dynamo.convert_frame import CaptureOutput, get_traced_fn
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -287,7 +288,7 @@ def _dynamo(
 def _graph_of(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], changes: Changes,
 ) -> GraphModule:
-    with changes.noted():
+    with changes.noted(), _defaults_by_name(module):
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
         except SyntaxError as error:
@@ -299,6 +300,24 @@ def _graph_of(
                 remedy="return what is to be handed back: the loss, a result, or the buffer that forward writes into",
             ) from None
     return captured
+
+
+@contextlib.contextmanager
+def _defaults_by_name(module: torch.nn.Module) -> Iterator[None]:
+    """Let what Dynamo makes of forward know the defaults of arguments that are given by name only.
+
+    Torch 2.10 leaves them out, and refuses a call that does.
+    """
+    made: Callable[..., Any] = CaptureOutput.forward_callable
+    defaults = get_traced_fn(module)[0].__kwdefaults__
+
+    def with_defaults(*args: Any, **kwargs: Any) -> Any:
+        function = made(*args, **kwargs)
+        function.__kwdefaults__ = function.__kwdefaults__ or defaults
+        return function
+
+    with replaced(CaptureOutput, "forward_callable", with_defaults):
+        yield
 
 
 def _logging_functions() -> dict[str, Any]:

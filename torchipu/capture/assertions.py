@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch.fx.node import has_side_effect
 
 has_side_effect(torch.ops.aten._assert_async.default)  # torch knows it of the overload with a message
+# As torch 2.13 has it: 2.10 drops it, and hands back NaN in the place of an inverse.
+_register_effectful_op("aten::_linalg_check_errors", _EffectType.ORDERED)
 
 
 def assert_(condition: Any, message: str) -> None:

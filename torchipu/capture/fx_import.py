@@ -553,9 +553,10 @@ def _real(value: torch.Tensor, node: Node) -> torch.Tensor:
     """
     if isinstance(value, (FakeTensor, FunctionalTensor)) or _lacks_storage(value):
         raise CaptureError(
-            f"{node.name}, of size {list(value.shape)}, was made by an earlier run of forward, which left it outside",
+            f"{node.name}, of size {list(value.shape)}, was made by an earlier run of forward, which left it outside, "
+            "or in the body of a loop or a branch, which does not return it",
             op=node.format_node(), source=source_of(node),
-            remedy="make it anew in each run, or keep it in a buffer that forward writes into",
+            remedy="make it anew in each run, return it from the body, or keep it in a buffer that forward writes into",
         )
     return as_bytes(value.detach())
 

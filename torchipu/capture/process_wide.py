@@ -7,6 +7,7 @@ module alone puts one there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import threading
 import types
@@ -26,10 +27,23 @@ def capturing() -> Iterator[None]:
     The lock is the one that torch.compile holds while it calls a backend: with one of our own, a thread that captures
     through Dynamo and one that Dynamo calls us from would wait for each other.
     """
+    _begin_autograd()
     with compile_lock, contextlib.ExitStack() as stack:
         for question in (is_fx_symbolic_tracing, torch.compiler.is_exporting, torch.compiler.is_compiling):
             stack.enter_context(_denied_elsewhere(question))
         yield
+
+
+@functools.cache
+def _begin_autograd() -> None:
+    """Let autograd count devices before a capture pretends that there are some.
+
+    A build of torch for CUDA takes eight where none can be used, from its first tensor without values on. Autograd, if
+    it begins then, has a thread for each, and refuses every backward of a process that is forked later.
+    """
+    if torch.backends.cuda.is_built() and not torch.cuda.is_available():
+        with torch.inference_mode(False), torch.enable_grad():
+            torch.ones((), device="cpu", requires_grad=True).backward()
 
 
 @contextlib.contextmanager

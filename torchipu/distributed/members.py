@@ -27,6 +27,15 @@ SECONDS_FOR_SILENCE = 1.0
 """How long processes that see a connection end are given to say that they are there."""
 
 
+def all_gather(every: torch.Tensor, own: torch.Tensor, group: Any = None) -> Any:
+    """Begin to gather tensors of one size from all processes; return the work that is done when they are there.
+
+    Older releases of torch have the function under another name alone, which newer ones warn of.
+    """
+    begin = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return begin(every, own, group=group, async_op=True)
+
+
 class Members:
     """A group of processes, each of which runs replicas of its own.
 
@@ -65,7 +74,7 @@ class Members:
             PeerError: Another process has gone, has left the call, or does not answer.
         """
         every = torch.empty(self.size * len(own), dtype=torch.uint8)
-        self.finished(dist.all_gather_single(every, own, group=self.group, async_op=True))
+        self.finished(all_gather(every, own, self.group))
         return every.view(self.size, -1)
 
     # ------------------------------------------------------------------ a call

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 
 from torchipu.distributed.handshake import agree
-from torchipu.distributed.members import members_of
+from torchipu.distributed.members import all_gather, members_of
 from torchipu.errors import OptionsError, nearest
 
 REDUCTIONS = ("mean", "sum", "min", "max")
@@ -48,7 +47,7 @@ def reduce_metrics(
     agree(members, {"what is done": "reducing metrics", "reduction": reduction, "metrics": ", ".join(metrics)})
     own = torch.cat([values, torch.tensor([weight], dtype=torch.float64)])
     every = torch.empty(members.size * len(own), dtype=torch.float64)
-    members.finished(dist.all_gather_single(every, own, group=members.group, async_op=True))
+    members.finished(all_gather(every, own, members.group))
     rows = every.view(members.size, -1)
     return dict(zip(metrics, _reduced(rows[:, :-1], rows[:, -1:], reduction).tolist(), strict=True))
 

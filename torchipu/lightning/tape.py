@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.lightning.expressions import Number, Output, Pending, Surroundings, evaluated
 from torchipu.lightning.known_metrics import KnownMetric, known_metric
-from torchipu.lightning.written_attributes import Assigned, Containers
+from torchipu.lightning.written_attributes import TRACED, Appended, Assigned, Bound, Containers, Elsewhere
 
-TRACED = (FunctionalTensor, FakeTensor)
 METRIC_METHODS = ("forward", "update", "compute", "reset")
 
 
@@ -82,6 +79,7 @@ class Tape:
         self.tensors: list[torch.Tensor] = []
         self.reductions: dict[int, str] = {}
         self.has_numbers = False
+        self.unfollowed: list[str] = []
 
     # ------------------------------------------------------------------ values
     def hold(self, value: Any) -> Any:
@@ -133,6 +131,7 @@ class Tape:
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
         """Stand in for what would act, while the step runs; then note what it has written into attributes, and undo."""
+        elsewhere = Elsewhere(self.module)
         containers = Containers(self.module)
         with contextlib.ExitStack() as stack:
             stack.enter_context(standing_in(self.module, {"log": self.log}))
@@ -146,7 +145,8 @@ class Tape:
                 yield
             finally:
                 written = containers.undo()
-        self.actions += [effect.held(self.hold) for effect in written]
+                written_elsewhere, self.unfollowed = elsewhere.undo()
+        self.actions += [effect.held(self.hold) for effect in (*written, *written_elsewhere)]
 
     def play(self, at: Surroundings) -> None:
         """Do for a micro-batch what was noted."""
@@ -154,13 +154,24 @@ class Tape:
             action.do(self.module, at)
 
     def warn_of_states(self, step: str) -> None:
-        """Say once that a tensor, which the step may read, was given another value."""
-        for path in (action.path for action in self.actions if isinstance(action, Assigned) and action.is_state):
-            name = ".".join(str(part) for part in path if part != "")
+        """Say once that a tensor, which the step may read, was given another value, or what else is not followed."""
+        for action in self.actions:
+            if not isinstance(action, (Assigned, Appended)) or not action.is_state:
+                continue
+            name = ".".join(str(part) for part in action.path if part != "")
+            is_tensor = isinstance(action, Assigned) and isinstance(action.value, Output)
+            what = "another tensor" if is_tensor else "other content"
             warnings.warn(
-                f"torchipu: {step} gives {name} of {type(self.module).__name__} another tensor: it is no buffer, so "
+                f"torchipu: {step} gives {name} of {type(self.module).__name__} {what}: it is no buffer, so "
                 "that every micro-batch reads what it held when the step was captured. If it is to change, call "
-                f'self.register_buffer("{path[1]}", ...) in __init__, and write into it', stacklevel=2,
+                f'self.register_buffer("{action.path[1]}", ...) in __init__, and write into it', stacklevel=2,
+            )
+        bound = [one.holder.told(one.name) for one in self.actions if isinstance(one, Bound) and one.is_state]
+        for what, words in [(told, "that tensor") for told in bound] + [(told, "it") for told in self.unfollowed]:
+            warnings.warn(
+                f"torchipu: {what} is changed by {step} of {type(self.module).__name__}: every micro-batch reads what "
+                f"{words} was when the step was captured. If it is to change, keep it in an attribute of the module: a "
+                "number, or a buffer that the step writes into", stacklevel=2,
             )
 
     def warn_of_numbers(self, step: str) -> None:

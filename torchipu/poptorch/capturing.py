@@ -32,6 +32,7 @@ class _Running:
 
     is_training: bool
     model: torch.nn.Module | None
+    told: set[str]
 
 
 _RUNNING: ContextVar[_Running | None] = ContextVar("running", default=None)
@@ -60,15 +61,27 @@ def model_on_ipu() -> torch.nn.Module | None:
     return None if running is None else running.model
 
 
+def is_news(what: str) -> bool:
+    """Return whether a captured model was not told something yet: its forward runs several times."""
+    running = _RUNNING.get()
+    if running is None or what in running.told:
+        return running is None
+    running.told.add(what)
+    return True
+
+
 @contextlib.contextmanager
-def on_ipu(is_training: bool = False, model: torch.nn.Module | None = None) -> Iterator[None]:
+def on_ipu(
+    is_training: bool = False, model: torch.nn.Module | None = None, told: set[str] | None = None,
+) -> Iterator[None]:
     """Let `isRunningOnIpu` answer True within; an executor wraps this around the capture of a model.
 
     Args:
         is_training: Whether backward ops are wanted.
         model: What runs.
+        told: What it was warned of; added to.
     """
-    token = _RUNNING.set(_Running(is_training, model))
+    token = _RUNNING.set(_Running(is_training, model, set() if told is None else told))
     try:
         with _QUIET:
             yield

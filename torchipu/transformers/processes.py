@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torchipu.distributed.group import form
 from torchipu.distributed.launcher import Launched, launched
-from torchipu.distributed.members import members_of
+from torchipu.distributed.members import all_gather, members_of
 from torchipu.errors import OptionsError
 from torchipu.transformers.batches import num_rows, rows_of
 from torchipu.transformers.configuration import IPUConfig
@@ -140,5 +140,5 @@ def _of_all(value: torch.Tensor) -> torch.Tensor:
         return value[None]
     own = value.contiguous().reshape(-1).view(torch.uint8)
     every = own.new_empty(members.size * own.numel())
-    members.finished(dist.all_gather_single(every, own, async_op=True))
+    members.finished(all_gather(every, own))
     return every.view(value.dtype).view(members.size, *value.shape)

@@ -10,7 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from torchipu.capture.bodies import Enclosed, choice, enclosed, loop
-from torchipu.poptorch.capturing import is_training_on_ipu, model_on_ipu
+from torchipu.capture.reachable import Kept, Reachable
+from torchipu.poptorch._logging import logger
+from torchipu.poptorch.capturing import is_news, is_training_on_ipu, model_on_ipu
 from torchipu.poptorch.operators.constants import refuse_write
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
@@ -26,7 +28,8 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
         count: How often.
         body: Takes and returns as many tensors as there are inputs, of the same shapes and types. It may use other
             tensors and weights of the model. What it writes into buffers and weights of the model is seen by the next
-            trip and after the loop; what it writes into other tensors, or into its inputs, stays within the trip.
+            trip and after the loop; what it writes into other tensors, or into its inputs, stays within the trip. Of
+            all else that it changes, such as a counter, every trip finds what there was before the loop.
         inputs: What it is given first.
 
     Returns:
@@ -40,19 +43,22 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise createPoptorchError(f"poptorch.for_loop(): count must be an integer from 0, not {count!r}")
     _check_list("for_loop", "inputs", inputs)
-    body = _listing("for_loop", "body", body)
+    listed = _listing("for_loop", "body", body)
     if count == 0:
         return [tensor.clone() for tensor in inputs]
     if not _is_captured(inputs):
         carried = [tensor.clone() for tensor in inputs]
         for _ in range(count):
-            results = body(*carried)
+            results = listed(*carried)
             _check_like("for_loop", "what the body returned", results, "the inputs", inputs)
             carried = [tensor.clone() for tensor in results]
         return carried
-    does = _enclosed(body, inputs)
+    kept = Kept(Reachable(model_on_ipu(), [body]))
+    does = _enclosed(listed, inputs, kept)
     _check_like("for_loop", "what the body returned", does.results, "the inputs", inputs)
-    return loop(count, does, inputs)
+    results = loop(count, does, inputs)
+    _warn_of_changes(kept, "for_loop: every trip begins with what it was before the loop. Let the loop carry it")
+    return results
 
 
 def cond(
@@ -87,9 +93,12 @@ def cond(
     if not _is_captured([condition, *then_inps, *else_inps]):
         chosen, given = (then, then_inps) if bool(condition) else (otherwise, else_inps)
         return [tensor.clone() for tensor in chosen(*(tensor.clone() for tensor in given))]
-    first, second = _enclosed(then, then_inps), _enclosed(otherwise, else_inps)
+    kept = Kept(Reachable(model_on_ipu(), [then_body, else_body]))
+    first, second = _enclosed(then, then_inps, kept), _enclosed(otherwise, else_inps, kept)
     _check_like("cond", "what else_body returned", second.results, "what then_body returned", first.results)
-    return choice(condition.reshape(()).bool(), first, then_inps, second, else_inps)
+    results = choice(condition.reshape(()).bool(), first, then_inps, second, else_inps)
+    _warn_of_changes(kept, "cond: what it is afterwards is the same whichever body runs. Return it from both")
+    return results
 
 
 def _by_torch(
@@ -103,10 +112,24 @@ def _by_torch(
     ))
 
 
-def _enclosed(body: Body, inputs: list[torch.Tensor]) -> Enclosed:
+def _enclosed(body: Callable[..., list[torch.Tensor]], inputs: list[torch.Tensor], kept: Kept) -> Enclosed:
+    """Return what a body does, which runs several times for that: each time it finds what there was before."""
     model = model_on_ipu()
     state = [] if model is None else [*model.parameters(), *model.buffers()]
-    return enclosed(body, inputs, state, lambda constant: refuse_write(model, constant))
+
+    def begun(*given: torch.Tensor) -> list[torch.Tensor]:
+        kept.restore()
+        return body(*given)
+
+    return enclosed(begun, inputs, state, lambda constant: refuse_write(model, constant))
+
+
+def _warn_of_changes(kept: Kept, words: str) -> None:
+    """Warn, once for each, of what bodies change beside buffers and what they return."""
+    for what in kept.changes():
+        told = f"{what} is changed in a body of poptorch.{words} as one of its tensors, or write into a buffer."
+        if is_news(told):
+            logger.warning("%s", told)
 
 
 def _refuse_training(name: str) -> None:

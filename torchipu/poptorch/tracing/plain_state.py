@@ -18,10 +18,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from torchipu.capture.reachable import MISSING, Kept, Reachable, names_in, refill
 from torchipu.ir.types import Source
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments import structure
-from torchipu.poptorch.tracing.reachable import MISSING, Reachable, names_in
 
 
 class PlainState:
@@ -34,21 +34,12 @@ class PlainState:
     def __init__(self, model: torch.nn.Module) -> None:
         reachable = Reachable(model)
         self._functions = reachable.functions
-        self._held = [(holder, holder.read()) for holder in reachable.holders]
-        self._contents = [(held, name, type(held)(held)) for held, name in reachable.containers]
+        self._kept = Kept(reachable)
         self._told: set[str] = set()
 
     def restore(self) -> None:
         """Set everything back."""
-        for holder, before in self._held:
-            now = holder.read()
-            for name in set(now) - set(before):
-                holder.drop(name)
-            for name, value in before.items():
-                if now.get(name, MISSING) is not value:
-                    holder.put(name, value)
-        for held, _, content in self._contents:
-            _refill(held, content)
+        self._kept.restore()
 
     def warn_of_changes(self, value_of: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
         """Warn, once for each, of what a run of forward has changed: the next call does not see it.
@@ -56,11 +47,11 @@ class PlainState:
         Args:
             value_of: Returns the value of a tensor of the capture, if it is known.
         """
-        for holder, before in self._held:
+        for holder, before in self._kept.held:
             for name, now in holder.read().items():
                 if not holder.is_private(name) and not _is_same(before.get(name, MISSING), now, value_of):
                     self._warn(holder.told(name), name)
-        for held, name, content in self._contents:
+        for held, name, content in self._kept.contents:
             if not _is_same_content(content, held, value_of):
                 self._warn(f"{name}, a {type(held).__name__},", name.rpartition(".")[2])
 
@@ -82,7 +73,7 @@ class PlainState:
         Args:
             value_of: Returns the value of a tensor of the capture, if it is known: that is left in its place.
         """
-        for holder, before in self._held:
+        for holder, before in self._kept.held:
             for name, value in holder.read().items():
                 if not _is_traced(value):
                     continue
@@ -93,21 +84,9 @@ class PlainState:
                     holder.put(name, before[name])
                 else:
                     holder.drop(name)
-        for held, _, content in self._contents:
+        for held, _, content in self._kept.contents:
             if _is_traced(held):
-                _refill(held, content)
-
-
-def _refill(held: Any, content: Any) -> None:
-    """Give a container its content back."""
-    if isinstance(held, list):
-        held[:] = content
-    elif isinstance(held, deque):
-        held.clear()
-        held.extend(content)
-    else:
-        held.clear()
-        held.update(content)
+                refill(held, content)
 
 
 def _is_traced(value: Any) -> bool:

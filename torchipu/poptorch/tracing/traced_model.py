@@ -103,7 +103,7 @@ class TracedModel(Running):
         before = losses.set_tracker(tracker)
         try:
             with (
-                on_ipu(self.is_training, self.inner), placing(self.strategy) as placed, rows,
+                on_ipu(self.is_training, self.inner, self.told), placing(self.strategy) as placed, rows,
                 members_stay(self.inner, self.told), self._watched(tracker, known, made),
             ):
                 returned = given.call(self.inner)

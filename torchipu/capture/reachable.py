@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ class Holder:
         drop: Removes one.
         words: Of a name in it, for messages: a pattern for `str.format`.
         is_of_torch: Whether it is a module of torch's own, which keeps things in private attributes.
+        is_module: Whether it is a module.
     """
 
     read: Callable[[], dict[str, Any]]
@@ -50,6 +51,7 @@ class Holder:
     drop: Callable[[str], None]
     words: str
     is_of_torch: bool = False
+    is_module: bool = False
 
     def told(self, name: str) -> str:
         """Return what messages call a name."""
@@ -64,7 +66,9 @@ class Reachable:
     """What a model's forward may read and write.
 
     Args:
-        model: The model.
+        model: The model, if there is one.
+        functions: Further ones of the user's that run in it.
+        libraries: Further packages whose objects and code are not looked at.
 
     Attributes:
         holders: What has names.
@@ -72,13 +76,19 @@ class Reachable:
         functions: Whose code was looked at.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(
+        self, model: torch.nn.Module | None, functions: Sequence[Callable[..., Any]] = (),
+        libraries: Sequence[str] = (),
+    ) -> None:
+        self._libraries = _OF_LIBRARIES.union(libraries)
         self.holders: list[Holder] = []
         self.containers: list[tuple[Any, str]] = []
         self.functions: list[FunctionType] = []
         self._seen: dict[int, Any] = {}
-        for path, member in model.named_modules():
+        for path, member in () if model is None else model.named_modules():
             self._module(member, path)
+        for function in functions:
+            self._value(function, getattr(function, "__name__", "a function"))
 
     def _is_new(self, value: Any) -> bool:
         if id(value) in self._seen or len(self._seen) >= MOST:
@@ -94,6 +104,7 @@ class Reachable:
         self._hold(Holder(
             partial(_plain, member), partial(dict.__setitem__, held), partial(dict.__delitem__, held),
             f"Attribute {prefix}{{}} of {_braced(type(member).__name__)}", _is_of(type(member), "torch"),
+            is_module=True,
         ), prefix)
         self._class(type(member))
 
@@ -126,7 +137,9 @@ class Reachable:
         elif isinstance(value, torch.nn.Module):
             self._seen.pop(id(value))
             self._module(value, name)
-        elif type(getattr(value, "__dict__", None)) is dict and not _is_of(type(value), *_OF_LIBRARIES):
+        elif type(getattr(value, "__dict__", None)) is dict and (
+            type(value) is SimpleNamespace or not _is_of(type(value), *self._libraries)
+        ):
             held = value.__dict__
             self._hold(Holder(
                 partial(dict, held), partial(dict.__setitem__, held), partial(dict.__delitem__, held),
@@ -136,7 +149,7 @@ class Reachable:
     # ------------------------------------------------------------------ code
     def _class(self, kind: type) -> None:
         for one in kind.__mro__:
-            if _is_of(one, *_OF_LIBRARIES) or not self._is_new(one):
+            if _is_of(one, *self._libraries) or not self._is_new(one):
                 continue
             for value in list(vars(one).values()):
                 function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
@@ -164,6 +177,71 @@ class Reachable:
                 lambda: dict(_filled(cells)), lambda name, value: setattr(cells[name], "cell_contents", value),
                 lambda name: delattr(cells[name], "cell_contents"), "{} of an enclosing function",
             ), "")
+
+
+class Kept:
+    """What was found at places, to be set back.
+
+    Args:
+        reachable: The places.
+
+    Attributes:
+        held: What has names, with what they were bound to.
+        contents: Lists, dictionaries and the like with the name of each, and with what was in them.
+    """
+
+    def __init__(self, reachable: Reachable) -> None:
+        self.held = [(holder, holder.read()) for holder in reachable.holders]
+        self.contents = [(held, name, type(held)(held)) for held, name in reachable.containers]
+
+    def restore(self) -> None:
+        """Set everything back."""
+        for holder, before in self.held:
+            now = holder.read()
+            for name in set(now) - set(before):
+                holder.drop(name)
+            for name, value in before.items():
+                if now.get(name, MISSING) is not value:
+                    holder.put(name, value)
+        for held, _, content in self.contents:
+            refill(held, content)
+
+    def changes(self) -> Iterator[str]:
+        """Yield what messages call that which is another value now; what was nothing before may be made once."""
+        for holder, before in self.held:
+            for name, now in holder.read().items():
+                if not holder.is_private(name) and _is_another(before.get(name), now):
+                    yield holder.told(name)
+        for held, name, content in self.contents:
+            if _is_another(content, held):
+                yield f"{name}, a {type(held).__name__},"
+
+
+def _is_another(before: Any, now: Any) -> bool:
+    if now is before or isinstance(now, torch.Tensor) or isinstance(before, torch.Tensor):
+        return now is not before
+    if isinstance(now, dict) and isinstance(before, dict):
+        return now.keys() != before.keys() or any(now[key] is not before[key] for key in now)
+    if isinstance(now, CONTAINERS) and type(now) is type(before) and not isinstance(now, set):
+        return len(now) != len(before) or any(one is not other for one, other in zip(before, now, strict=True))
+    if before is None:
+        return False
+    try:
+        return type(now) is not type(before) or bool(now != before)
+    except Exception:  # objects that cannot be compared
+        return True
+
+
+def refill(held: Any, content: Any) -> None:
+    """Give a container its content back."""
+    if isinstance(held, list):
+        held[:] = content
+    elif isinstance(held, deque):
+        held.clear()
+        held.extend(content)
+    else:
+        held.clear()
+        held.update(content)
 
 
 def _plain(member: torch.nn.Module) -> dict[str, Any]:

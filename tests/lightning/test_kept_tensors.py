@@ -1,0 +1,186 @@
+"""Tensors that a step leaves outside of itself and hooks read back: those of each micro-batch, as on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.lightning.runs import Run
+
+X = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.25], [-2.0, 4.0], [1.0, 1.0], [2.0, 2.0]])
+SEEN: list[torch.Tensor] = []
+LAST: Any = None
+CALLS = 0
+
+
+class Keeping(L.LightningModule):
+    """Keeps its loss somewhere; a hook reads it back."""
+
+    def __init__(self, keep: Callable[[Any, torch.Tensor], Any], read: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.linear, self.keep, self.read = nn.Linear(2, 2), keep, read
+        self.losses: list[torch.Tensor] = []
+        self.recent: deque[torch.Tensor] = deque(maxlen=2)
+        self.box, self.pair = SimpleNamespace(last=None), (torch.zeros(()), 0)
+        self.variable = variable()
+        self.found: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss: torch.Tensor = self.linear(batch[0]).square().mean()
+        kept = self.keep(self, loss.detach())
+        return loss if kept is None else loss * kept
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.found.append(float(sum(self.read(self))))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def variable() -> Callable[..., Any]:
+    held = None
+
+    def call(value: Any = None) -> Any:
+        nonlocal held
+        held = value if value is not None else held
+        return held
+
+    return call
+
+
+def in_a_list(module: Any, loss: torch.Tensor) -> None:
+    module.losses.append(loss)
+
+
+def in_an_emptied_list(module: Any, loss: torch.Tensor) -> None:
+    module.losses.clear()
+    module.losses.append(loss)
+
+
+def in_place_of_all(module: Any, loss: torch.Tensor) -> None:
+    module.losses[:] = [loss, loss * 2]
+
+
+def in_a_deque(module: Any, loss: torch.Tensor) -> None:
+    module.recent.append(loss)
+
+
+def in_an_object(module: Any, loss: torch.Tensor) -> None:
+    module.box.last = loss
+
+
+def in_a_variable(module: Any, loss: torch.Tensor) -> None:
+    module.variable(loss)
+
+
+def in_a_global_list(module: Any, loss: torch.Tensor) -> None:
+    SEEN.append(loss)
+
+
+def in_a_global(module: Any, loss: torch.Tensor) -> None:
+    global LAST
+    LAST = loss
+
+
+KEPT: dict[Callable[[Any, torch.Tensor], Any], Callable[[Any], Any]] = {
+    in_a_list: lambda module: module.losses, in_an_emptied_list: lambda module: module.losses,
+    in_place_of_all: lambda module: module.losses, in_a_deque: lambda module: module.recent,
+    in_an_object: lambda module: [module.box.last], in_a_variable: lambda module: [module.variable()],
+    in_a_global_list: lambda module: SEEN, in_a_global: lambda module: [LAST],
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+def forget() -> None:
+    global LAST, CALLS
+    LAST, CALLS = None, 0
+    SEEN.clear()
+
+
+def fit(accelerator: str, keep: Any, read: Any = lambda module: []) -> tuple[Keeping, list[str]]:
+    """Return a module that was trained, and what was said of what it keeps."""
+    forget()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = Run(
+            accelerator, lambda: Keeping(keep, read), lambda: DataLoader(TensorDataset(X), batch_size=2), max_epochs=2,
+        )
+    return run.module, [str(one.message) for one in caught if "when the step was captured" in str(one.message)]
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_what_a_step_keeps_is_there_for_hooks(keep: Any) -> None:
+    cpu, _ = fit("cpu", keep, KEPT[keep])
+    ours, told = fit("ipu", keep, KEPT[keep])
+    assert ours.found == pytest.approx(cpu.found, rel=1e-4)
+    torch.testing.assert_close(ours.linear.weight, cpu.linear.weight)
+    assert told == []
+
+
+def reads_the_list(module: Any, loss: torch.Tensor) -> Any:
+    module.losses.append(loss)
+    return sum(module.losses)
+
+
+def counts_the_list(module: Any, loss: torch.Tensor) -> Any:
+    module.losses.append(loss)
+    return len(module.losses)
+
+
+def keeps_two(module: Any, loss: torch.Tensor) -> None:
+    module.losses.append(loss)
+    if len(module.losses) > 2:
+        module.losses.pop(0)
+
+
+def pair(module: Any, loss: torch.Tensor) -> Any:
+    total, count = module.pair
+    module.pair = (total + loss, count + 1)
+    return module.pair[0] / module.pair[1]
+
+
+def global_number(module: Any, loss: torch.Tensor) -> Any:
+    global CALLS
+    CALLS += 1
+    return CALLS
+
+
+TOLD: dict[Any, str] = {
+    reads_the_list: "losses", counts_the_list: "losses", keeps_two: "losses", pair: "pair", global_number: "CALLS",
+}
+
+
+@pytest.mark.parametrize("keep", TOLD)
+def test_what_the_next_micro_batch_would_read_is_told_of(keep: Any) -> None:
+    _, told = fit("ipu", keep)
+    assert len(told) == 1
+    assert TOLD[keep] in told[0]
+
+
+def reads_its_own(module: Any, loss: torch.Tensor) -> Any:
+    module.losses.clear()
+    module.losses.append(loss)
+    return sum(module.losses) + module.losses[-1] + len(module.losses)
+
+
+def test_nothing_is_said_of_what_a_step_reads_of_its_own() -> None:
+    cpu, _ = fit("cpu", reads_its_own, KEPT[in_a_list])
+    ours, told = fit("ipu", reads_its_own, KEPT[in_a_list])
+    assert told == []
+    assert ours.found == pytest.approx(cpu.found, rel=1e-4)
+    torch.testing.assert_close(ours.linear.weight, cpu.linear.weight)
