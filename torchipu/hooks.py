@@ -58,7 +58,7 @@ def _serve(module: ModuleType) -> None:
 
 
 def look_up_in_turn(registry: Any) -> None:
-    """Let one thread at a time look a backend up by its name.
+    """Let one thread at a time look a backend up by its name, and ours be told when Dynamo captures for it.
 
     torch imports what an entry point names, and registers it then: of two threads that begin to use a backend, the
     second one fails to register it again.
@@ -71,7 +71,11 @@ def look_up_in_turn(registry: Any) -> None:
     @functools.wraps(look_up)
     def lookup_backend(compiler_fn: Any) -> Any:
         with lock:
-            return look_up(compiler_fn)
+            found = look_up(compiler_fn)
+            ours: Any = sys.modules.get("torchipu.backend")
+            if found is getattr(ours, "ipu_backend", None):  # once ours has been imported, which this may do
+                ours.SIGNALS.watch()
+            return found
 
     registry.lookup_backend = lookup_backend
 

@@ -17,6 +17,7 @@ from torchipu.backend.counts import COUNTS, Counts
 from torchipu.backend.eager import refuse_eager, warn_of_last_compilation, warn_of_suppression
 from torchipu.backend.program import Program, Recipe
 from torchipu.backend.short_call import Programs, shortened
+from torchipu.backend.signals import DynamoSignals
 from torchipu.backend.sparse_gradients import without_sparse_results
 from torchipu.backend.written import written_arguments
 from torchipu.capture import substitutes
@@ -25,6 +26,7 @@ from torchipu.capture.decompositions import decompositions
 from torchipu.capture.folded_constants import fold_constants
 from torchipu.capture.fx_import import Given
 from torchipu.capture.fx_types import refuse_inputs
+from torchipu.capture.held_signals import signals_held
 from torchipu.capture.joint_graph import partition
 from torchipu.capture.whole_ops import whole
 from torchipu.errors import IpuError, OptionsError, nearest
@@ -33,7 +35,7 @@ from torchipu.ir.types import Leg, Role
 from torchipu.options import Options
 from torchipu.target import Target, lookup_target
 
-__all__ = ("COUNTS", "Counts", "ipu_backend", "refuse_eager")
+__all__ = ("COUNTS", "SIGNALS", "Counts", "ipu_backend", "refuse_eager")
 
 substitutes.register()
 
@@ -105,12 +107,15 @@ def _compiled(
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
     if isinstance(gm, GraphModule):
         doors.programs = Programs.of(gm)
-    with seldom_collected(), whole():
+    with signals_held(), seldom_collected(), whole():
         compiled = aot_autograd(
             fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
             partition_fn=doors.partition, decompositions=decompositions(),
         )(replace_calls(gm), example_inputs)
     return shortened(compiled, doors.programs, doors.name)
+
+
+SIGNALS = DynamoSignals(ipu_backend)
 
 
 class _Doors:

@@ -19,16 +19,18 @@ from torch._dynamo.convert_frame import compile_lock
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.nn.modules import module as torch_module
 
+from torchipu.capture.held_signals import signals_held
+
 
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
-    """Let no other thread capture meanwhile.
+    """Let no other thread capture meanwhile, and handlers of signals raise between two nodes, not within one.
 
     The lock is the one that torch.compile holds while it calls a backend: with one of our own, a thread that captures
     through Dynamo and one that Dynamo calls us from would wait for each other.
     """
     _begin_autograd()
-    with compile_lock, contextlib.ExitStack() as stack:
+    with compile_lock, signals_held(), contextlib.ExitStack() as stack:
         for question in (is_fx_symbolic_tracing, torch.compiler.is_exporting, torch.compiler.is_compiling):
             stack.enter_context(_denied_elsewhere(question))
         yield

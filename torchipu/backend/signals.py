@@ -1,0 +1,50 @@
+"""Signals that come while Dynamo captures for torch.compile: it tells that it begins before it calls any backend."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch._dynamo.callback import callback_handler
+
+from torchipu.capture import held_signals
+
+
+class DynamoSignals:
+    """Lets handlers of signals wait while Dynamo captures for a backend.
+
+    Args:
+        backend: Captures for others go on as they do.
+    """
+
+    def __init__(self, backend: Callable[..., Any]) -> None:
+        self._backend = backend
+        self._is_holding = False
+
+    def watch(self) -> None:
+        """Be told of compilations from now on, if not yet: ``torch._dynamo.reset`` forgets who is."""
+        if self.begin not in callback_handler.start_callbacks:
+            callback_handler.register_start_callback(self.begin)
+            callback_handler.register_end_callback(self.end)
+
+    def begin(self, *_: object) -> None:
+        """Hold them; Dynamo calls this."""
+        self._is_holding = self._is_for_backend() and held_signals.hold()
+
+    def end(self, *_: object) -> None:
+        """Release them; what has come is handled once Dynamo, which holds a lock as it calls this, has let that go."""
+        if self._is_holding:
+            self._is_holding = False
+            held_signals.release(sys._getframe(1))
+
+    def _is_for_backend(self) -> bool:
+        frame = sys._getframe(1)
+        while frame.f_back is not None:
+            if frame.f_code in held_signals.CONVERTING:
+                found: Any = frame.f_locals["self"]
+                while hasattr(found, "_torchdynamo_orig_backend"):
+                    found = found._torchdynamo_orig_backend
+                return getattr(found, "compiler_fn", found) is self._backend  # within what torch.compile puts around it
+            frame = frame.f_back
+        return False
