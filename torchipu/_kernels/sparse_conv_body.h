@@ -148,11 +148,14 @@ static int64_t FN(list_gradients)(const sparse_conv_ints *s, const float *dy, co
 
 /* Rows of the window that are summed at a time, of nb vectors each: as many as registers hold beside a factor. Every
  * further pass over a list of entries asks anew how long that is, which no processor foresees. */
-enum { FN(SUMS) = VL == 16 ? 25 : 12, FN(MOST_VECTORS) = 8 };
+enum { FN(SUMS) = VL == 16 ? 25 : 12, FN(MOST_VECTORS) = 6 };
 static inline int FN(rows_at_once)(int64_t rows, int64_t nb) {
   const int most = (int)ti_min(rows, FN(SUMS) / nb);
   return most >= 5 ? 5 : most >= 3 ? 3 : most >= 2 ? 2 : 1;
 }
+
+/* Vectors of a row of the window that are summed at a time, of so many that are left: nearly the same number each time. */
+static inline int64_t FN(vectors_at_once)(int64_t left) { return ti_ceil(left, ti_ceil(left, FN(MOST_VECTORS))); }
 
 /* The compiler would take each of many neighbours' places for a sum of its own, and keep what it adds on the stack. */
 TI_INLINE const float *FN(next_row)(const float *at, int64_t apart) {
@@ -237,7 +240,6 @@ TI_INLINE void FN(spread_runs)(const int rows, const int nb, int64_t count, cons
   switch (nb) { \
     TI_RUN(verb, rows_, 1, __VA_ARGS__) TI_RUN(verb, rows_, 2, __VA_ARGS__) TI_RUN(verb, rows_, 3, __VA_ARGS__) \
     TI_RUN(verb, rows_, 4, __VA_ARGS__) TI_RUN(verb, rows_, 5, __VA_ARGS__) TI_RUN(verb, rows_, 6, __VA_ARGS__) \
-    TI_RUN(verb, rows_, 7, __VA_ARGS__) TI_RUN(verb, rows_, 8, __VA_ARGS__) \
   }
 #define TI_RUNS(verb, ...) \
   if (rows == 5) { TI_RUNS_OF(verb, 5, __VA_ARGS__) } \
@@ -276,12 +278,13 @@ static void FN(weight_gradient)(const sparse_conv_ints *s, int64_t count, const 
     return;
   }
 #endif
-  for (int64_t v = 0; v < vectors; v += FN(MOST_VECTORS))
+  for (int64_t v = 0, nb; v < vectors; v += nb) {
+    nb = FN(vectors_at_once)(vectors - v);
     for (int64_t row = 0, rows; row < s->window.kh; row += rows) {
-      const int64_t nb = ti_min(FN(MOST_VECTORS), vectors - v);
       rows = FN(rows_at_once)(s->window.kh - row, nb);
       TI_RUNS(gather_runs, count, value, pixel, begins, x + row * wp + v * VL, wp, s->window.run, dw + row * s->window.run + v * VL)
     }
+  }
 }
 
 /* Channel by channel, its weights in registers: each gradient reads and writes its window of dx. Pixels are whole vectors,
@@ -290,12 +293,13 @@ static void FN(few_input_gradients)(const sparse_conv_ints *s, const int32_t *co
                                     const int32_t *begins, const float *w, float *dx) {
   const int64_t wp = (s->w + 2 * s->pw) * s->window.lanes, vectors = s->window.kw * s->window.lanes / VL;
   for (int64_t o = 0; o < s->window.oc; value += counts[o], pixel += counts[o], o++, w += s->window.kh * s->window.run)
-    for (int64_t v = 0; v < vectors; v += FN(MOST_VECTORS))
+    for (int64_t v = 0, nb; v < vectors; v += nb) {
+      nb = FN(vectors_at_once)(vectors - v);
       for (int64_t row = 0, rows; row < s->window.kh; row += rows) {
-        const int64_t nb = ti_min(FN(MOST_VECTORS), vectors - v);
         rows = FN(rows_at_once)(s->window.kh - row, nb);
         TI_RUNS(spread_runs, counts[o], value, pixel, begins, dx + row * wp + v * VL, wp, w + row * s->window.run + v * VL, s->window.run)
       }
+    }
 }
 
 /* Sorts the entries of all channels by pixel, so that each pixel's window of dx is read and written once; pixel by
@@ -327,12 +331,13 @@ static void FN(input_gradient)(const sparse_conv_ints *s, const int32_t *counts,
             at[row * wp + i] += sorted[e].value * w[sorted[e].weight + row * s->window.run + i];
       continue;
     }
-    for (int64_t v = 0; v < vectors; v += FN(MOST_VECTORS))
+    for (int64_t v = 0, nb; v < vectors; v += nb) {
+      nb = FN(vectors_at_once)(vectors - v);
       for (int64_t row = 0, rows; row < s->window.kh; row += rows) {
-        const int64_t nb = ti_min(FN(MOST_VECTORS), vectors - v);
         rows = FN(rows_at_once)(s->window.kh - row, nb);
         TI_RUNS(scatter_runs, sorted + begin, sorted + first[q], at + row * wp + v * VL, wp, w + row * s->window.run + v * VL, s->window.run)
       }
+    }
   }
 }
 
