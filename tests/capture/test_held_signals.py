@@ -17,7 +17,8 @@ from torch import nn
 from torch._library.simple_registry import SimpleLibraryRegistry
 
 import torchipu
-from torchipu.capture.held_signals import DRIVERS, signals_held
+from torchipu.backend.signals import DynamoSignals
+from torchipu.capture.held_signals import DRIVERS, HeldSignals, drives, signals_held
 
 pytestmark = pytest.mark.usefixtures("ctrl_c_interrupts")
 
@@ -271,3 +272,31 @@ def test_within_itself_it_changes_nothing() -> None:
         with signals_held():
             assert signal.getsignal(signal.SIGINT) == handler
         assert signal.getsignal(signal.SIGINT) == handler
+
+
+@pytest.mark.parametrize("when", ["before handlers are back", "once they are back"])
+def test_a_signal_as_dynamo_tells_of_the_end_leaves_nothing_counted(
+    when: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model, x, pressed = Network(), torch.randn(2, 4), list[int]()
+    call, release = through_torch_compile(model), HeldSignals.release
+
+    def interrupted(self: HeldSignals) -> None:
+        is_end = sys._getframe(2).f_code is DynamoSignals.end.__code__ and not pressed
+        if is_end and when == "before handlers are back":
+            pressed.append(signal.raise_signal(signal.SIGINT) or 1)
+        release(self)
+        if is_end and when == "once they are back":
+            pressed.append(1)
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HeldSignals, "release", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call(x)
+    assert pressed == [1]
+    assert not drives(DynamoSignals.end.__code__)
+    torch._dynamo.reset()  # refuses to go on where a compilation has not come to its end
+    for ours, theirs in zip(call(x), torch.autograd.grad(model(x), list(model.parameters())), strict=True):
+        torch.testing.assert_close(ours, theirs)

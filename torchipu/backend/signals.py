@@ -10,6 +10,8 @@ from torch._dynamo.callback import callback_handler
 
 from torchipu.capture import held_signals
 
+held_signals.UNDOING.add(__file__)  # torch counts what it has called; an exception in between keeps that from its end
+
 
 class DynamoSignals:
     """Lets handlers of signals wait while Dynamo captures for a backend.

@@ -32,8 +32,8 @@ DRIVERS = CONVERTING | {
 """These, loops of torch's over instructions of a forward and nodes of a graph, and what records an op: while autograd
 goes through a backward nothing else is Python. To raise in one ends the tracing, as an op that fails does."""
 _OURS = f"{Path(__file__).parents[1]}/"
-_CHANGING = tuple(str(Path(__file__).with_name(name)) for name in (Path(__file__).name, "process_wide.py"))
-"""Files of ours whose functions must come to their end, so that what they have changed is undone."""
+UNDOING = {str(Path(__file__).with_name(name)) for name in (Path(__file__).name, "process_wide.py")}
+"""Files of ours whose functions must come to their end, so that what they or their callers have changed is undone."""
 
 
 def drives(code: CodeType) -> bool:
@@ -44,7 +44,7 @@ def drives(code: CodeType) -> bool:
     if not code.co_filename.startswith(_OURS):
         return code in DRIVERS
     return not (
-        code.co_filename in _CHANGING or code.co_name == "__del__" or code.co_flags & inspect.CO_GENERATOR
+        code.co_filename in UNDOING or code.co_name == "__del__" or code.co_flags & inspect.CO_GENERATOR
     )
 
 
@@ -56,6 +56,7 @@ class HeldSignals:
         self._handlers: dict[int, Handler] = {}
         self._came: list[int] = []
         self._raised: BaseException | None = None
+        self._late: BaseException | None = None  # what a handler has raised where nothing may be raised
         self._place: FrameType | None = None  # where a trace function of ours is; it has had another one before
         self._traced: tuple[Any, Any] | None = None  # the trace functions of the thread and of the place before
 
@@ -84,6 +85,9 @@ class HeldSignals:
     def handle(self, frame: FrameType | None) -> None:
         """Run the handlers of what has come."""
         self._leave()
+        if (late := self._late) is not None:
+            self._late, self._raised = None, late
+            raise late
         while self._came:
             number = self._came.pop(0)
             try:
@@ -92,12 +96,18 @@ class HeldSignals:
                 self._raised = error
                 raise
 
-    def handle_from(self, frame: FrameType | None) -> None:
-        """Run the handlers of what has come once a frame that drives, this one or a caller, goes on."""
+    def handle_from(self, frame: FrameType | None, late: BaseException | None = None) -> None:
+        """Run the handlers of what has come once a frame that drives, this one or a caller, goes on.
+
+        Args:
+            frame: Where to begin to look for it.
+            late: What one has raised already, to be raised there.
+        """
         self._leave()
+        self._late = late
         while frame is not None and not drives(frame.f_code):
             frame = frame.f_back
-        if self._came and frame is not None:
+        if (self._came or late is not None) and frame is not None:
             self._place, self._traced = frame, (sys.gettrace(), frame.f_trace)
             frame.f_trace = self._trace
             sys.settrace(self._trace)
@@ -164,8 +174,11 @@ def release(frame: FrameType | None) -> None:
     Args:
         frame: Where to begin to look for it.
     """
-    _held.release()
-    _held.handle_from(frame)
+    try:
+        _held.release()
+        _held.handle_from(frame)
+    except BaseException as late:  # of a signal that comes as its handler has been put back
+        _held.handle_from(frame, late)
 
 
 @contextlib.contextmanager
