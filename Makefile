@@ -32,7 +32,7 @@ SIDE_BY_SIDE = -n $(TEST_WORKERS) --maxprocesses 8 --dist loadfile
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test test-all costs wheel browser checked checked-kernels portable faults crashes fuzz reliability opinfo models machine score bench bill docs lint kernels clean
+.PHONY: help demo test test-all costs repeats wheel browser checked checked-kernels portable faults crashes fuzz reliability opinfo models machine score bench bill docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -41,6 +41,7 @@ help:
 	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on; TEST_WORKERS=0 runs them in one process)"
 	@echo "make test-all run also the tests that repeat paths of others with other values, sizes and models"
 	@echo "make costs    run all tests, and write down what each takes, by which make test chooses (tests/costs.json)"
+	@echo "make repeats  choose the tests that make test leaves out since others reach what they do (Python 3.12: VENV, PYTHON)"
 	@echo "make browser  see to it that there is a Chromium, in which pages of reports are tested"
 	@echo "make checked  run tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (PYTEST_ARGS=...)"
 	@echo "make portable run tests of the kernels on those in C alone, as on machines without AVX2 (PYTEST_ARGS=...)"
@@ -71,6 +72,11 @@ test-all: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 
 costs: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest --thorough --record-costs $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+
+# Tests that fail are no reason to choose none.
+repeats: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	-$(PY) -m pytest $(SIDE_BY_SIDE) -p tests.repeats.recording $(PYTEST_ARGS)
+	$(PY) -m tests.repeats
 
 browser: $(VENV)/dev.stamp
 	$(PY) -m tests.report.browser

@@ -10,6 +10,9 @@ and one at least. Tests of a file that have parameters in common then go through
 meet most of them. Left whole are those in which each value is a thing of its own, such as an operator, which are marked
 ``whole``, those of kernels, and those that are held to notice faults in the code,
 ``tests/reliability/mutants/targets.py``.
+
+Tests that reach next to no line of the package which others do not reach are left out, but those that are left whole,
+those of the catalogue of faults, and short ones: ``tests/repeats``.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ import pytest
 
 from tests.costs import seconds_of
 from tests.reliability.mutants.targets import FURTHER, NEAREST
+from tests.repeats import repeats_others
 
-MARK, SOME, WHOLE = "thorough", "suffices", "whole"
+MARK, SOME, WHOLE, CATALOGUED = "thorough", "suffices", "whole", "case"
 KERNELS = Path(__file__).parent / "kernels"
 """Tests that take little: every pair of values comes up, as where the edges of two sizes meet."""
 ALLOTTED_SECONDS = 1.0
@@ -68,7 +72,10 @@ def are_all_asked_for(config: pytest.Config) -> bool:
 
 
 def mark(items: Sequence[pytest.Item]) -> None:
-    """Mark the cases of tests that no selection needs."""
+    """Mark the cases of tests that no selection needs, and tests that repeat others."""
+    for item in items:
+        if repeats_others(item.nodeid) and not stays(item):
+            item.add_marker(MARK)
     met = defaultdict[Path, Counter[Hashable]](Counter)
     for cases in _by_test(items):
         together = 2 if cases[0].path.is_relative_to(KERNELS) else 1
@@ -100,7 +107,12 @@ def affordable(cases: Sequence[pytest.Function], met: Counter[Hashable]) -> set[
     return chosen
 
 
-def _is_whole(case: pytest.Function) -> bool:
+def stays(item: pytest.Item) -> bool:
+    """Whether a test runs though others reach what it reaches."""
+    return _is_whole(item) or item.get_closest_marker(CATALOGUED) is not None
+
+
+def _is_whole(case: pytest.Item) -> bool:
     """Whether a test is left whole, whatever it takes."""
     places = (KERNELS, *NOTICING)
     return case.get_closest_marker(WHOLE) is not None or any(case.path.is_relative_to(place) for place in places)
