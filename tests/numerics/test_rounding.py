@@ -109,7 +109,7 @@ def test_stochastic_rounding_is_unbiased_in_every_binade():
         assert abs(deviation) <= 4 * np.sqrt(fraction * (1 - fraction) / draws) + 2.0**-16
 
 
-@pytest.mark.parametrize("distance", [1, 2, 3, 16, 31, 32, 49, 196, 1000, 4096, 1 << 16, 1 << 17, (1 << 17) + 1, 3 << 18])
+@pytest.mark.parametrize("distance", [1, 2, 3, 16, 31, 49, 196, 1000, 4096, 1 << 16, 1 << 17, (1 << 17) + 1, 3 << 18])
 def test_what_goes_up_tells_nothing_of_what_lies_elsewhere(distance):
     count = 1 << 20
     half_way = torch.full((count,), 1 + 2.0**-11)
