@@ -27,12 +27,11 @@ def random_bits(count, *, seed=11, replica=0, stream=0, micro_batch=0):
     block = torch.empty(64, dtype=torch.int32)
     run_kernel(RANDOM_WORDS, [block.data_ptr(), state.data_ptr()], RandomInts(64), items=1)
     first, second = (int(block[place]) & 0xFFFFFFFF for place in (0, 16))
-    groups = -(-count // 32)
-    words = np.arange(16 * groups, dtype=np.uint32) + np.uint32(first)
-    words = (words ^ words >> np.uint32(16)) * np.uint32(0x7FEB352D)
-    words = ((words ^ words >> np.uint32(15)) + np.uint32(second)) * np.uint32(0x846CA68B)
-    words = (words ^ words >> np.uint32(16)).reshape(groups, 1, 16)
-    return np.concatenate([words & 0xFFFF, words >> np.uint32(16)], 1).reshape(-1)[:count].astype(np.int64)
+    numbers = np.arange(-(-count // 2), dtype=np.uint32)
+    words = numbers * np.uint32(0x9E3779B1) + (numbers >> np.uint32(16)) * np.uint32(0x063A352D) + np.uint32(first)
+    words = ((words ^ words >> np.uint32(13)) + np.uint32(second)) * np.uint32(0x846CA68B)
+    words ^= words >> np.uint32(16)
+    return np.stack([words & 0xFFFF, words >> np.uint32(16)], 1).reshape(-1)[:count].astype(np.int64)
 
 
 def spread(count, *, seed=0):
@@ -83,7 +82,7 @@ def test_nearest_equals_the_conversion_of_torch_for_every_float():
             assert bool((found[differ].isnan() & wanted[differ].isnan()).all()), first
 
 
-@pytest.mark.parametrize("count", [1, 127, 128, 1000, 70_001])
+@pytest.mark.parametrize("count", [1, 127, 128, 1000, 70_001, 300_001])
 def test_stochastic_rounding_equals_gfloat_given_the_same_bits(count):
     values = spread(count)
     found = to_half(stochastic_rounding=True)(values)
@@ -108,6 +107,19 @@ def test_stochastic_rounding_is_unbiased_in_every_binade():
         deviation = (rounded.double().mean().item() - exact) / spacing
         # 16 random bits leave less than 2^-16 of the spacing.
         assert abs(deviation) <= 4 * np.sqrt(fraction * (1 - fraction) / draws) + 2.0**-16
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 16, 31, 49, 196, 1000, 4096, 1 << 16, 1 << 17, (1 << 17) + 1, 3 << 18])
+def test_what_goes_up_tells_nothing_of_what_lies_elsewhere(distance):
+    count = 1 << 20
+    half_way = torch.full((count,), 1 + 2.0**-11)
+    rounding = to_half(stochastic_rounding=True)
+    first, second = (rounding(half_way).double() > 1 for _ in range(2))
+    signs = first.double() * 2 - 1
+    for others in (signs[distance:], (second.double() * 2 - 1)[distance:]):
+        assert abs((signs[:-distance] * others).mean().item()) <= 6 / np.sqrt(count - distance)
+    sums = signs[: count // distance * distance].view(-1, distance).sum(0)  # of elements so far apart
+    assert sums.square().mean().item() <= count // distance * (1 + 6 * np.sqrt(2 / distance))
 
 
 @pytest.mark.parametrize("overflow", ["infinity", "nan", "saturate"])

@@ -47,7 +47,7 @@ TI_INLINE void FN(end_rounded)(const FN(blocked_ending) *e, const int count, VF 
 #undef TI_ROUND
 }
 
-/* Ends `count` pixels of one block, whose place in the results `at` tells; ending_tiles_body.h defines it. */
+/* Ends `count` pixels of one block, whose place in the results `at` tells, NULL of neighbours; ending_tiles_body.h defines it. */
 extern TI_SHARED void FN(end_block)(const FN(blocked_ending) *e, float *y, const int32_t *at, int64_t count, int64_t block);
 
 /* Goes on to results that lie `floats` further. */

@@ -7,7 +7,7 @@
 
 #ifndef TORCHIPU_BLOCKED_ROUNDING
 #define TORCHIPU_BLOCKED_ROUNDING
-enum { TI_ROUNDED_OPS = 4, TI_GROUP_PIXELS = 32 }; /* the sums, what scales them, the addition, the activation */
+enum { TI_ROUNDED_OPS = 4 }; /* the sums, what scales them, the addition, the activation */
 #endif
 
 typedef struct {
@@ -69,25 +69,18 @@ static FN(blocked_rounding) FN(begin_rounding)(char *const *args, int64_t flags,
 }
 
 /* The random bits of the elements of these numbers. */
-TI_INLINE VU FN(bits_of)(FN(keys) keys, VU i) {
-#if VL == 16
-  const VU word = (VU)_mm512_ternarylogic_epi32(_mm512_set1_epi32(15), (__m512i)i, (__m512i)(i >> 1), 0xca); /* 15 chooses */
-#else
-  const VU word = i >> 5 << 4 | (i & 15);
-#endif
-  return (FN(random_of)(keys, word) >> (i & 16)) & 0xffff;
-}
+TI_INLINE VU FN(bits_of)(FN(keys) keys, VU i) { return FN(half_of)(FN(random_of)(keys, i >> 1), i); }
 
 enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rounding, others meanwhile do not */
 
 #if VL == 16
-/* Pixels 16 apart share random words, as do their elements: those of a channel whose element is in the lower half of its
- * group of 32, with the next 16 pixels; other channels' with the 16 before, whose words are kept. Of each op that rounds
- * stochastically. */
+/* Neighbouring pixels share random words, as their elements do: those of a channel whose element is even with the next
+ * one, others with the one before, whose words are kept. Of each op that rounds stochastically. */
 typedef struct {
   FN(rounding_constants) constants;
-  int are_aligned;                     /* the groups of all channels begin with the 32 pixels */
-  VU words[TI_ROUNDED_OPS][TI_GROUP_PIXELS / 2];
+  __mmask16 are_odd;                 /* the channels whose elements are odd where a pair of pixels begins */
+  VU places[2];                      /* in the sequence, of the words of two pairs, no key added */
+  VU kept[TI_ROUNDED_OPS];           /* upper halves of the words of the pair before */
 } FN(rounded_pairs);
 
 /* Whether rounding may share words: where all of it is random, and numbered by channel before pixel. */
@@ -101,70 +94,47 @@ static inline int FN(has_pairs)(const FN(blocked_rounding) *r) {
   return is_any;
 }
 
-/* Whether groups of all channels begin with the pixel that they have been found for. */
-static inline int FN(is_aligned)(const FN(blocked_place) *at) {
-  return _mm512_test_epi32_mask((__m512i)at->second, _mm512_set1_epi32(31)) == 0;
+/* Begins with the pixel there: keeps what odd elements take of it. */
+TI_INLINE void FN(begin_pairs)(const FN(blocked_rounding) *r, FN(rounded_pairs) *pairs, const FN(blocked_place) *at) {
+  pairs->are_odd = _mm512_test_epi32_mask((__m512i)at->second, _mm512_set1_epi32(1));
+  if (!pairs->are_odd) return;
+  const VU place = FN(weyl)(at->second >> 1);
+  for (int op = 0; op < TI_ROUNDED_OPS; op++)
+    if (r->ops[op].is_rounded)
+      pairs->kept[op] = FN(unfolded)(place + r->ops[op].keys.first, (VU){0} + r->ops[op].keys.second) >> 16;
 }
 
-TI_INLINE VU FN(word_of)(VU i) {
-  return (VU)_mm512_ternarylogic_epi32(_mm512_set1_epi32(15), (__m512i)i, (__m512i)(i >> 1), 0xca); /* 15 chooses */
+/* Goes on to the four pixels there. */
+TI_INLINE void FN(set_pairs)(FN(rounded_pairs) *pairs, const FN(blocked_place) *at) {
+  const VU number = (at->second + 1) >> 1;
+  pairs->places[0] = FN(weyl)(number);
+  pairs->places[1] = FN(weyl)(number + 1);
 }
 
-/* Keeps the words of the first 16 pixels, for those channels that would have kept them before. */
-static void FN(begin_pairs)(const FN(blocked_rounding) *r, FN(rounded_pairs) *pairs, const FN(blocked_place) *at) {
-  for (int op = 0; op < TI_ROUNDED_OPS; op++) {
-    if (!r->ops[op].is_rounded) continue;
-    for (uint32_t q = 0; q < TI_GROUP_PIXELS / 2; q++) pairs->words[op][q] = FN(random_of)(r->ops[op].keys, FN(word_of)(at->second + q));
-  }
-}
-
-/* Pixels q and q + 1 behind `at`, and those 16 further on: the numbers of the words that are new, and the channels whose
- * elements at the former are in upper halves. */
-typedef struct {
-  uint32_t q;
-  VU numbers[2];
-  __mmask16 are_upper[2];
-} FN(pair_place);
-
-TI_INLINE FN(pair_place) FN(pairs_at)(const FN(rounded_pairs) *pairs, const FN(blocked_place) *at, uint32_t q) {
-  FN(pair_place) place = {.q = q};
-#pragma GCC unroll 2
-  for (uint32_t p = 0; p < 2; p++) {
-    const VU i = at->second + (q + p), upper = i & 16;
-    if (pairs->are_aligned) {
-      place.numbers[p] = (at->second >> 1) + (q + p);
-    } else {
-      place.numbers[p] = FN(word_of)(i + upper);
-      place.are_upper[p] = _mm512_test_epi32_mask((__m512i)upper, (__m512i)upper);
-    }
-  }
-  return place;
-}
-
-/* As `round_op`, of the four vectors there. */
-TI_INLINE void FN(round_pairs)(const FN(blocked_rounding) *r, int op, FN(rounded_pairs) *pairs, VF *v, const FN(pair_place) *place) {
+/* As `round_op`, of four pixels. */
+TI_INLINE void FN(round_pairs)(const FN(blocked_rounding) *r, int op, FN(rounded_pairs) *pairs, VF *v) {
   const FN(rounded_op) *const o = r->ops + op;
   if (!o->is_rounded) return;
-  const FN(rounding_constants) *const c = &pairs->constants;
   const VU first = (VU){0} + o->keys.first, second = (VU){0} + o->keys.second;
   VU random[FN(ROUNDED_PIXELS)];
   FN(halves) halves[FN(ROUNDED_PIXELS)];
 #pragma GCC unroll 2
   for (int p = 0; p < 2; p++) {
-    const VU unfolded = FN(unfolded_of)(c, place->numbers[p] + first, second), high = unfolded >> 16;
-    if (pairs->are_aligned) {
-      random[p] = (unfolded ^ high) & c->low;
-      random[p + 2] = high;
-      continue;
-    }
-    const __mmask16 are_upper = place->are_upper[p];
-    const VU word = unfolded ^ high;
-    VU *const kept = &pairs->words[op][place->q + p];
-    random[p] = (VU)_mm512_mask_srli_epi32((__m512i)word, are_upper, (__m512i)*kept, 16) & c->low;
-    random[p + 2] = (VU)_mm512_mask_mov_epi32((__m512i)high, are_upper, (__m512i)word) & c->low;
-    *kept = word;
+    const VU word = FN(unfolded)(pairs->places[p] + first, second), high = word >> 16;
+    random[2 * p] = (word ^ high) & 0xffff;
+    random[2 * p + 1] = high;
   }
-  FN(halves_of_some)(c, FN(ROUNDED_PIXELS), v, random, r->overflow, halves);
+  if (pairs->are_odd) {  /* all of these are one element further on */
+    VU before = pairs->kept[op];
+    pairs->kept[op] = random[FN(ROUNDED_PIXELS) - 1];
+#pragma GCC unroll 4
+    for (int p = 0; p < FN(ROUNDED_PIXELS); p++) {
+      const VU own = random[p];
+      random[p] = (VU)_mm512_mask_mov_epi32((__m512i)own, pairs->are_odd, (__m512i)before);
+      before = own;
+    }
+  }
+  FN(halves_of_some)(&pairs->constants, FN(ROUNDED_PIXELS), v, random, r->overflow, halves);
 #pragma GCC unroll 4
   for (int p = 0; p < FN(ROUNDED_PIXELS); p++) v[p] = FN(of_halves)(halves[p]);
 }

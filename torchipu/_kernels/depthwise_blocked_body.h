@@ -56,21 +56,19 @@ static void FN(depthwise_side)(const float *x, FN(depthwise_taps) t, const block
   }
 }
 
-/* One row of results out of an image in blocks, ended. */
-static void FN(depthwise_row)(const float *image, const blocked_window *s, int64_t row, const float *w, const FN(blocked_ending) *e, float *y,
-                              const int32_t *at) {
+/* One row of results out of an image in blocks, ended where that is done in registers. */
+static void FN(depthwise_row)(const float *image, const blocked_window *s, int64_t row, const float *w, const FN(blocked_ending) *e, float *y) {
   const int64_t top = row * s->sh - s->ph;
   const int64_t r0 = ti_min(s->kh, top < 0 ? ti_ceil(-top, s->dh) : 0), r1 = ti_max(r0, ti_min(s->kh, top < s->h ? ti_ceil(s->h - top, s->dh) : 0));
   const FN(depthwise_taps) t = {.w = w + r0 * s->kw * VL, .rows = r1 - r0, .columns = s->kw, .w_row = s->kw * VL,
                                 .row_step = s->dh * s->w * VL, .column_step = s->dw * VL, .step = s->sw * VL, .width = s->w};
   const float *const first_row = image + (top + r0 * s->dh) * s->w * VL, *const x = first_row - s->pw * VL;
-  if (FN(slides)(s)) { FN(slide_run)(first_row, &t, s, s->pw, e, y, at); return; }
+  if (FN(slides)(s)) { FN(slide_run)(first_row, &t, s, s->pw, e, y); return; }
   const int64_t last = s->w - 1 - (s->kw - 1) * s->dw + s->pw;  /* where the last window within the image begins */
   const int64_t end = last < 0 ? 0 : ti_min(s->ow, last / s->sw + 1), first = ti_min(end, ti_ceil(s->pw, s->sw));
   FN(depthwise_side)(x, t, s, 0, first, y);
   FN(depthwise_run)(x, &t, first, end, y);
   FN(depthwise_side)(x, t, s, end, s->ow, y);
-  FN(end_block)(e, y, at, s->ow, 0);
 }
 
 /* Lays out `span` rows of an image, those that results from row0 on need. */
@@ -89,11 +87,9 @@ TI_KERNEL(depthwise_blocked) {
   const int64_t blocks = ti_ceil(s.g, VL), parts = ti_ceil(s.oh, p->rows), num_taps = s.kh * s.kw, pixels = s.h * s.w;
   const int64_t columns = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1;
   float *const laid_out = (float *)scratch;
-  int32_t *const at = (int32_t *)(laid_out + (p->lays_out ? ((p->rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * columns * VL : 0));
   FN(depthwise_taps) all = {.rows = s.kh, .columns = s.kw, .w_row = s.kw * VL, .row_step = s.dh * columns * VL, .column_step = s.dw * VL,
                             .step = s.sw * VL, .width = columns};
   (void)scalars;
-  for (int64_t i = 0; i < s.ow; i++) at[i] = (int32_t)(i * VL);
   for (int64_t item = begin; item < end; item++) {
     const int64_t row0 = item % parts * p->rows, rows = ti_min(p->rows, s.oh - row0), n = item / parts / blocks, block = item / parts % blocks;
     const int64_t groups = ti_min(VL, s.g - block * VL);
@@ -104,16 +100,20 @@ TI_KERNEL(depthwise_blocked) {
     FN(move_ending)(&ending, out);
     if (p->lays_out) FN(lay_image)(x, (int)p->is_plain, &s, row0, (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, groups, columns, laid_out);
     all.w = w;
+    const int64_t strip = FN(rows_at_once)(&s), ends_here = !FN(ends_in_registers)(&s, &ending);
     float *y = (float *)args[0] + out;
     for (int64_t r = 0; r < rows; r++, y += s.ow * VL) {
       const float *const row = laid_out + r * s.sh * columns * VL;
-      if (!p->lays_out) FN(depthwise_row)(x, &s, row0 + r, w, &ending, y, at);
-      else if (FN(slides)(&s)) FN(slide_run)(row, &all, &s, 0, &ending, y, at);
-      else {
-        FN(depthwise_run)(row, &all, 0, s.ow, y);
-        FN(end_block)(&ending, y, at, s.ow, 0);
+      if (!p->lays_out) FN(depthwise_row)(x, &s, row0 + r, w, &ending, y);
+      else if (FN(slides)(&s)) FN(slide_run)(row, &all, &s, 0, &ending, y);
+      else FN(depthwise_run)(row, &all, 0, s.ow, y);
+      const int64_t done = r % strip + 1;
+      if (!ends_here) {
+        FN(move_ending)(&ending, s.ow * VL);
+      } else if (done == strip || r + 1 == rows) {
+        FN(end_block)(&ending, y - (done - 1) * s.ow * VL, NULL, done * s.ow, 0);
+        FN(move_ending)(&ending, done * s.ow * VL);
       }
-      FN(move_ending)(&ending, s.ow * VL);
     }
   }
   return TI_OK;

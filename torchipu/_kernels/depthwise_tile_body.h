@@ -23,9 +23,15 @@ static inline int FN(slides)(const blocked_window *s) {
   return (s->kw == 3 || s->kw == 5 || s->kw == 7) && s->sw <= 2 && s->dw == 1;
 }
 
-/* A row of results, ended; `x` is where column 0 of the first row of taps lies, `at` tells where the results do. */
+/* Whether the sums of such windows are ended in registers; else whoever has them summed ends them. */
+static inline int FN(ends_in_registers)(const blocked_window *s, const FN(blocked_ending) *e) { return FN(slides)(s) && FN(is_short)(e); }
+
+enum { FN(ENDED_PIXELS) = 64 };  /* that are summed before they are ended elsewhere than in registers: they stay in a first-level cache */
+static inline int64_t FN(rows_at_once)(const blocked_window *s) { return ti_max(1, FN(ENDED_PIXELS) / ti_max(1, s->ow)); }
+
+/* A row of results, ended where that is done in registers; `x` is where column 0 of the first row of taps lies. */
 static void FN(slide_run)(const float *x, const FN(depthwise_taps) *t, const blocked_window *s, int64_t padding, const FN(blocked_ending) *e,
-                          float *y, const int32_t *at) {
+                          float *y) {
   const FN(slider) *const sliders = FN(slide_table)[s->kw / 2 - 1][s->sw - 1];
   const FN(blocked_ending) *const in_registers = FN(is_short)(e) ? e : NULL;
   const int64_t tiles = ti_ceil(s->ow, FN(ACROSS));
@@ -34,5 +40,4 @@ static void FN(slide_run)(const float *x, const FN(depthwise_taps) *t, const blo
     const int64_t column = c0 * s->sw - padding;
     sliders[ti_piece(pixels, i) - 1](x + column * VL, column, t, in_registers, in_registers && e->added ? e->added + c0 * VL : NULL, y + c0 * VL);
   }
-  if (!in_registers) FN(end_block)(e, y, at, s->ow, 0);
 }

@@ -61,14 +61,10 @@ TI_INLINE void FN(half_tile_of)(const int mr, const FN(half_tile) *t, int n) {
 #pragma GCC unroll 8
       for (int i = 0; i < mr; i++) {
         const int64_t element = number * t->results + t->rows[i] + t->column;
-#if VL == 16
-        const VU words = FN(random_words)(t->keys, element);
-        c0[i] = FN(rounded_by)(c0[i], words & 0xffff, t->overflow);
-        c1[i] = FN(rounded_by)(c1[i], words >> 16, t->overflow);
-#else
-        c0[i] = FN(rounded_by)(c0[i], FN(random_halves)(t->keys, element), t->overflow);
-        c1[i] = FN(rounded_by)(c1[i], FN(random_halves)(t->keys, element + VL), t->overflow);
-#endif
+        VU random[2];
+        FN(random_pair)(t->keys, element, random);
+        c0[i] = FN(rounded_by)(c0[i], random[0], t->overflow);
+        c1[i] = FN(rounded_by)(c1[i], random[1], t->overflow);
       }
     } else if (t->overflow == TI_HALF_OVERFLOW_INFINITY) {
 #pragma GCC unroll 8

@@ -16,7 +16,7 @@ typedef struct {
   const float *x, *w;               /* the image, and weights of the convolution of one pixel */
   int64_t first, blocks, columns, span;
   float *held;                      /* [block][span][columns][lanes] */
-  const int32_t *from, *to, *at;    /* of a pixel in the image and among those held; of a result in its row */
+  const int32_t *from, *to;         /* of a pixel in the image and among those held */
   FN(blocked_ending) inner;
 } FN(widened);
 
@@ -74,12 +74,15 @@ static void FN(convolve_strip)(const FN(widened) *t, const FN(blocked_ending) *e
   for (int64_t k = 0; k < t->blocks; k++) {
     const FN(depthwise_taps) taps = {.w = w + (t->first + k) * num_taps * VL, .rows = s.kh, .columns = s.kw, .w_row = s.kw * VL,
                                      .row_step = floats, .column_step = VL, .step = s.sw * VL, .width = t->columns};
-    for (int64_t i = 0; i < count; i++) {
-      const int64_t out = ((t->first + k) * s.oh + r + i) * s.ow * VL;
+    const int64_t ends_here = !FN(ends_in_registers)(&s, ending), strip = ends_here ? FN(rows_at_once)(&s) : 1;
+    for (int64_t i = 0; i < count; i += strip) {
+      const int64_t out = ((t->first + k) * s.oh + r + i) * s.ow * VL, rows = ti_min(strip, count - i);
       FN(blocked_ending) e = *ending;
       if (e.is_affine) { e.scale += (t->first + k) * VL; e.shift += (t->first + k) * VL; }
-      if (e.added) e.added += out;
-      FN(slide_run)(t->held + (k * t->span + i * s.sh) * floats, &taps, &s, 0, &e, y + out, t->at);
+      FN(move_ending)(&e, out);
+      for (int64_t row = 0; row < rows; row++)
+        FN(slide_run)(t->held + (k * t->span + (i + row) * s.sh) * floats, &taps, &s, 0, &e, y + out + row * s.ow * VL);
+      if (ends_here) FN(end_block)(&e, y + out, NULL, rows * s.ow, 0);
     }
   }
 }
@@ -89,7 +92,7 @@ TI_KERNEL(pointwise_depthwise) {
   const blocked_window s = p->window;
   const int64_t blocks = ti_ceil(s.g, VL), blocks_in = ti_ceil(p->channels, VL), bands = ti_ceil(s.oh, p->rows), parts = ti_ceil(blocks, p->blocks);
   FN(widened) t = {.p = p, .w = (const float *)args[2], .columns = s.w + 2 * s.pw, .span = (p->strip - 1) * s.sh + s.kh, .held = (float *)scratch};
-  int32_t *const from = (int32_t *)(t.held + p->blocks * t.span * t.columns * VL), *const to = from + t.span * s.w, *const at = to + t.span * s.w;
+  int32_t *const from = (int32_t *)(t.held + p->blocks * t.span * t.columns * VL), *const to = from + t.span * s.w;
   char *const *const endings = args + 4 + (p->inner_flags & TI_BLOCKED_ENDING_HAS_AFFINE ? 1 : 0);
   (void)scalars;
   for (int64_t r = 0; r < t.span; r++)
@@ -97,8 +100,7 @@ TI_KERNEL(pointwise_depthwise) {
       from[r * s.w + c] = (int32_t)((r * s.w + c) * VL);
       to[r * s.w + c] = (int32_t)((r * t.columns + s.pw + c) * VL);
     }
-  for (int64_t k = 0; k < s.ow; k++) at[k] = (int32_t)(k * VL);
-  t.from = from; t.to = to; t.at = at;
+  t.from = from; t.to = to;
   for (int64_t item = begin; item < end; item++) {
     const int64_t n = item / parts / bands, row0 = item / parts % bands * p->rows, last = ti_min(row0 + p->rows, s.oh);
     t.first = item % parts * p->blocks;

@@ -5,9 +5,11 @@
  * that 13 of the random bits count; subnormal ones discard more. The carry may run into the exponent.
  *
  * Bits must cost less than the arithmetic around them. A stream, one for each (seed, replica, result, micro-batch), has
- * two keys from one Philox block, and its word of number i is a hash of i between them: C. Wellons, "Prospecting for
- * hash functions", 2018 (lowbias32), with the second key added in its middle. Element 32 g + p takes the low (p < 16)
- * or high half of word 16 g + p % 16. Whoever rounds begins at a multiple of 32 elements.
+ * two keys from one Philox block. Elements 2 m and 2 m + 1 take the low and the high half of word m, a hash of m: steps
+ * of a Weyl sequence, which additions make, then what is left of a hash of C. Wellons's ("Prospecting for hash
+ * functions", 2018) without its first product, with the second key added. Steps of another sequence lead from one
+ * 65,536 words to the next: multiples of large powers of two of the first would differ in few bits. Whoever rounds begins
+ * at a multiple of 32 elements.
  */
 #include "philox.h"
 #include "table/round_blocks.h"
@@ -29,32 +31,73 @@ static inline FN(keys) FN(keys_of)(const int64_t *state) {
 /* Whether a state switches stochastic rounding off: bit 32 of the word that holds the replica. */
 static inline int FN(rounds_to_nearest)(const int64_t *state) { return state == 0 || (state[1] >> 32 & 1); }
 
+enum { FN(WORDS) = 1 << 16 };  /* in a row in the first sequence */
+#define TI_WORD_STEP 0x9e3779b1u   /* of the first sequence */
+#define TI_WORDS_STEP 0x063a352du  /* how much more than 65,536 of the first the step of the second is */
+
+/* Where the Weyl sequences are at words of these numbers, before keys are added. */
+TI_INLINE VU FN(weyl)(VU number) { return number * TI_WORD_STEP + (number >> 16) * TI_WORDS_STEP; }
+static inline uint32_t FN(weyl_at)(uint32_t number) { return number * TI_WORD_STEP + (number >> 16) * TI_WORDS_STEP; }
+
+/* A word of the place in the sequences, the first key added; its upper half is as it stays, the lower is yet to be
+ * `folded`. */
+TI_INLINE VU FN(unfolded)(VU place, VU second) {
+  place ^= place >> 13;
+  return (place + second) * 0x846ca68bu;
+}
+TI_INLINE VU FN(folded)(VU word) { return word ^ word >> 16; }
+
 /* Words of a stream, by their numbers. */
 TI_INLINE VU FN(random_of)(FN(keys) keys, VU number) {
-  VU word = number + keys.first;
-  word ^= word >> 16;
-  word *= 0x7feb352du;
-  word ^= word >> 15;
-  word += keys.second;
-  word *= 0x846ca68bu;
-  word ^= word >> 16;
-  return word;
+  return FN(folded)(FN(unfolded)(FN(weyl)(number) + keys.first, (VU){0} + keys.second));
 }
 
-/* The words whose halves are the random bits of elements i to i + VL - 1 and of those 16 further on; i is a multiple of
- * VL, and bit 16 of it does not count. */
-TI_INLINE VU FN(random_words)(FN(keys) keys, int64_t i) {
+/* The lower halves of even elements, and the upper ones of odd elements. */
+TI_INLINE VU FN(half_of)(VU words, VU element) { return words >> ((element & 1) << 4) & 0xffff; }
+
+/* The random bits of elements i to i + VL - 1, i being a multiple of VL. */
+TI_INLINE VU FN(random_halves)(FN(keys) keys, int64_t i) {
 #if VL == 16
   const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 #else
   const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7};
 #endif
-  return FN(random_of)(keys, lanes + (uint32_t)(i >> 5 << 4 | (i & 15)));
+  return FN(half_of)(FN(random_of)(keys, (lanes >> 1) + (uint32_t)(i >> 1)), lanes);
 }
 
-/* The random bits of elements i to i + VL - 1, i being a multiple of VL. */
-TI_INLINE VU FN(random_halves)(FN(keys) keys, int64_t i) {
-  return (FN(random_words)(keys, i) >> (uint32_t)(i & 16)) & 0xffff;
+/* How far words are apart in the sequence that lie where `spread` takes them from. */
+TI_INLINE VU FN(steps_between)(void) {
+#if VL == 16
+  const VU order = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
+#elif defined TI_PORTABLE
+  const VU order = {0, 1, 2, 3, 4, 5, 6, 7};
+#else
+  const VU order = {0, 1, 4, 5, 2, 3, 6, 7};
+#endif
+  return order * TI_WORD_STEP;
+}
+
+/* The halves of words so ordered: those of the first VL elements, and of the next. */
+TI_INLINE void FN(spread)(VU words, VU *random) {
+#if VL == 16
+  random[0] = (VU)_mm512_unpacklo_epi16((__m512i)words, _mm512_setzero_si512());
+  random[1] = (VU)_mm512_unpackhi_epi16((__m512i)words, _mm512_setzero_si512());
+#elif defined TI_PORTABLE
+  for (int i = 0; i < 2 * VL; i++) random[i / VL][i % VL] = words[i / 2] >> (i % 2 * 16) & 0xffff;
+#else
+  random[0] = (VU)_mm256_unpacklo_epi16((__m256i)words, _mm256_setzero_si256());
+  random[1] = (VU)_mm256_unpackhi_epi16((__m256i)words, _mm256_setzero_si256());
+#endif
+}
+
+/* Where the words of elements i to i + 2 VL - 1 are in their sequence, the first key added; i is a multiple of 2 VL. */
+TI_INLINE VU FN(place_of_pair)(FN(keys) keys, int64_t i) {
+  return FN(steps_between)() + (FN(weyl_at)((uint32_t)(i >> 1)) + keys.first);
+}
+
+/* The random bits of these elements. */
+TI_INLINE void FN(random_pair)(FN(keys) keys, int64_t i, VU *random) {
+  FN(spread)(FN(folded)(FN(unfolded)(FN(place_of_pair)(keys, i), (VU){0} + keys.second)), random);
 }
 
 /* What stands for values beyond the largest half, 65504; NaN stays. */
@@ -141,13 +184,11 @@ TI_INLINE void FN(put)(float *d, uint16_t *h, long i, long n, FN(halves) halves)
 /* Up to 32 elements from i on, i being a multiple of 32. */
 TI_INLINE void FN(round_group)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long i, long n,
                                int overflow) {
-  for (int half = 0; half < 16; half += VL) {
-    const long first = i + half, second = first + 16;
-    if (first >= n) break;
-    const VU words = FN(random_words)(keys, start + first);
-    FN(put)(d, h, first, n, FN(halves_by)(FN(to_be_rounded)(s, mask, first, n), words & 0xffff, overflow));
-    if (second >= n) continue;
-    FN(put)(d, h, second, n, FN(halves_by)(FN(to_be_rounded)(s, mask, second, n), words >> 16, overflow));
+  for (long end = i + 32 < n ? i + 32 : n; i < end; i += 2 * VL) {
+    VU random[2];
+    FN(random_pair)(keys, start + i, random);
+    for (long k = 0; k < 2 && i + k * VL < end; k++)
+      FN(put)(d, h, i + k * VL, n, FN(halves_by)(FN(to_be_rounded)(s, mask, i + k * VL, n), random[k], overflow));
   }
 }
 
@@ -167,25 +208,15 @@ TI_INLINE VU FN(held)(uint32_t value) {
   return x;
 }
 
-/* What `random_of` and `sum_of` take, and 2^16, from which on a sum is no half. */
+/* What `sum_of` takes, and 2^16, from which on a sum is no half. */
 typedef struct {
-  VU first_factor, factor, low, exponent, least, less;
+  VU exponent, least, less;
   VF largest;
 } FN(rounding_constants);
 
 TI_INLINE FN(rounding_constants) FN(hold_constants)(void) {
-  return (FN(rounding_constants)){.first_factor = FN(held)(0x7feb352du), .factor = FN(held)(0x846ca68bu), .low = FN(held)(0xffff),
-                                  .exponent = FN(held)(0xff800000u), .least = FN(held)(0x38800000), .less = FN(held)((uint32_t)-(26 << 23)),
+  return (FN(rounding_constants)){.exponent = FN(held)(0xff800000u), .least = FN(held)(0x38800000), .less = FN(held)((uint32_t)-(26 << 23)),
                                   .largest = (VF)FN(held)(0x47800000)};
-}
-
-/* `random_of` of numbers that the first key has been added to, but for its last line: the upper halves are as they stay. */
-TI_INLINE VU FN(unfolded_of)(const FN(rounding_constants) *c, VU number, VU second) {
-  VU word = number ^ (number >> 16);
-  word *= c->first_factor;
-  word ^= word >> 15;
-  word += second;
-  return word * c->factor;
 }
 
 /* As `halves_by`, of `count` vectors, an even number, which are looked at for overflows at once. */
@@ -208,36 +239,35 @@ TI_INLINE void FN(halves_of_some)(const FN(rounding_constants) *c, const int cou
     for (int k = 0; k < count; k++) halves[k] = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sums[k], overflow), 11);
 }
 
-/* The halves of 32 elements, whose words are `unfolded_of` these numbers. */
-TI_INLINE void FN(halves_of_group)(const FN(rounding_constants) *c, const VF *x, VU number, VU second, int overflow, FN(halves) *halves) {
-  const VU words = FN(unfolded_of)(c, number, second), high = words >> 16, random[] = {(words ^ high) & c->low, high};
+/* The halves of 32 elements, whose words are at this place. */
+TI_INLINE void FN(halves_of_group)(const FN(rounding_constants) *c, const VF *x, VU place, VU second, int overflow, FN(halves) *halves) {
+  VU random[2];
+  FN(spread)(FN(folded)(FN(unfolded)(place, second)), random);
   FN(halves_of_some)(c, 2, x, random, overflow, halves);
-}
-
-TI_INLINE VU FN(number_of_group)(FN(keys) keys, int64_t start) {
-  const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return lanes + ((uint32_t)(start >> 5 << 4) + keys.first);
 }
 
 /* Whole groups of 32. Returns how many elements these were. */
 TI_INLINE long FN(round_groups)(float *d, uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n, int overflow) {
   const FN(rounding_constants) c = FN(hold_constants)();
-  const VU second = FN(held)(keys.second), group = FN(held)(16);
-  VU number = FN(number_of_group)(keys, start);
-  long i = 0;
-  for (; i + 32 <= n; i += 32, number += group) {
-    _mm_prefetch((const char *)(s + i + FN(FETCH)), _MM_HINT_T0);
-    _mm_prefetch((const char *)(s + i + FN(FETCH) + 16), _MM_HINT_T0);
-    const VF x[] = {FN(load)(s + i), FN(load)(s + i + 16)};
-    FN(halves) halves[2];
-    FN(halves_of_group)(&c, x, number, second, overflow, halves);
+  const VU second = FN(held)(keys.second), group = FN(held)(16 * TI_WORD_STEP);
+  const long whole = n & ~31L;
+  for (long i = 0, end; i < whole; i = end) {
+    end = (long)ti_min(whole, i + (2 * FN(WORDS) - (start + i) % (2 * FN(WORDS))));
+    VU place = FN(place_of_pair)(keys, start + i);
+    for (; i < end; i += 32, place += group) {
+      _mm_prefetch((const char *)(s + i + FN(FETCH)), _MM_HINT_T0);
+      _mm_prefetch((const char *)(s + i + FN(FETCH) + 16), _MM_HINT_T0);
+      const VF x[] = {FN(load)(s + i), FN(load)(s + i + 16)};
+      FN(halves) halves[2];
+      FN(halves_of_group)(&c, x, place, second, overflow, halves);
 #pragma GCC unroll 2
-    for (int k = 0; k < 2; k++) {
-      if (d) FN(store)(d + i + 16 * k, FN(of_halves)(halves[k]));
-      if (h) FN(store_halves)(h + i + 16 * k, halves[k]);
+      for (int k = 0; k < 2; k++) {
+        if (d) FN(store)(d + i + 16 * k, FN(of_halves)(halves[k]));
+        if (h) FN(store_halves)(h + i + 16 * k, halves[k]);
+      }
     }
   }
-  return i;
+  return whole;
 }
 #endif
 

@@ -44,11 +44,13 @@ static inline float ti_scale_of(const double *hyper) {
 #define TI_EACH_GROUP(verb, by, random) \
   do { \
     const FN(rounding_constants) constants = FN(hold_constants)(); \
+    const int operands = (int)(sizeof own / sizeof *own); \
     halves.is_stochastic = halves.collects = random; \
-    for (int64_t group = i / 32; group < last / 32; group++) { \
+    for (int64_t group = i / 32, first = group; group < last / 32; group++) { \
+      if (random && (group == first || group % (FN(WORDS) / 16) == 0)) FN(find_places)(&halves, operands, group * 32); \
       FN(verb)(&halves, by, own, all, group * 32, VL); \
       FN(verb)(&halves, by, own, all, group * 32 + VL, VL); \
-      if (random) FN(write_group)(&halves, &constants, (int)(sizeof own / sizeof *own), own, group * 32); \
+      if (random) FN(write_group)(&halves, &constants, operands, own, group * 32); \
       i += 32; \
     } \
   } while (0)

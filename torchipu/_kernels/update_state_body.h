@@ -20,10 +20,11 @@ typedef struct {
   int64_t halves;
   int overflow, is_stochastic;
   FN(keys) keys[4];
-  VU words[4][16 / VL];  /* random words, of which the elements 16 further on take the other halves */
+  VU next[4];  /* random bits of the vector behind the one that was written last */
 #if VL == 16
   int collects, collected;  /* whether what is written waits for the group of 32 to be whole; which of them wait */
   VF waiting[4][2];
+  VU places[4];  /* of the group's words in their sequences */
 #endif
 } FN(target);
 
@@ -39,10 +40,11 @@ TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
 }
 
 TI_INLINE VU FN(bits_for)(FN(target) *to, int k, int64_t i) {
-  VU *words = &to->words[k][(i & 15) / VL];
-  if (i & 16) return *words >> 16;
-  *words = FN(random_words)(to->keys[k], i);
-  return *words & 0xffff;
+  if (i & VL) return to->next[k];
+  VU random[2];
+  FN(random_pair)(to->keys[k], i, random);
+  to->next[k] = random[1];
+  return random[0];
 }
 
 TI_INLINE void FN(write_half)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
@@ -70,16 +72,23 @@ TI_INLINE void FN(write)(FN(target) *to, int k, int64_t i, int64_t width, VF v) 
 }
 
 #if VL == 16
+/* Finds the words of the group that begins at element i, of `count` operands at most. */
+TI_INLINE void FN(find_places)(FN(target) *to, const int count, int64_t i) {
+#pragma GCC unroll 4
+  for (int k = 0; k < 4 && k < count; k++) to->places[k] = FN(place_of_pair)(to->keys[k], i);
+}
+
 /* Rounds what waits of the group that begins at element i, and writes it; of `count` operands at most. */
 TI_INLINE void FN(write_group)(FN(target) *to, const FN(rounding_constants) *c, const int count, char *const *args, int64_t i) {
 #pragma GCC unroll 4
   for (int k = 0; k < 4 && k < count; k++) {  /* the others are read alone */
     if (!(to->collected >> k & 1)) continue;
     FN(halves) halves[2];
-    FN(halves_of_group)(c, to->waiting[k], FN(number_of_group)(to->keys[k], i), (VU){0} + to->keys[k].second, to->overflow, halves);
+    FN(halves_of_group)(c, to->waiting[k], to->places[k], (VU){0} + to->keys[k].second, to->overflow, halves);
     uint16_t *const p = (uint16_t *)args[k] + i;
     FN(store_halves)(p, halves[0]);
     FN(store_halves)(p + 16, halves[1]);
+    to->places[k] += 16 * TI_WORD_STEP;
   }
   to->collected = 0;
 }

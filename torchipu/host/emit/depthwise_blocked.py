@@ -61,7 +61,7 @@ def emit(
         DEPTHWISE_BLOCKED, [out], [x, packed(plan, s, weight), *ending.operands(plan, s.g)],
         ints=DepthwiseBlockedInts(window, rows, is_plain, lays_out, ending.flags, ending.activation),
         items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
-        scratch_bytes=4 * ((floats(rows) if lays_out else 0) + s.ow),
+        scratch_bytes=4 * floats(rows) if lays_out else 0,
     )
 
 

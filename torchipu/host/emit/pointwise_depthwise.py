@@ -86,5 +86,5 @@ def emit(
             activation=endings[1].activation,
         ),
         items=items, grain=grain_for(items, inner.macs + s.macs, LEAST_CHUNK_MACS),
-        scratch_bytes=4 * (blocks * span(strip) * columns * lanes + 2 * span(strip) * s.w + s.ow),
+        scratch_bytes=4 * (blocks * span(strip) * columns * lanes + 2 * span(strip) * s.w),
     )
