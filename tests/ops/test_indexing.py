@@ -47,6 +47,15 @@ def test_gather_takes_from_lines(dtype, dim, shape):
     assert_agrees(lambda t, i: t.gather(dim, i), table, index, grads=dtype is torch.float32)
 
 
+@pytest.mark.parametrize("taken", [1, 3, 8, 19])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16])
+def test_gather_of_a_few_from_each_of_many_lines(dtype, taken):
+    # parts of threads begin between lines and within them
+    table = normal(1501, 23, 7, dtype=dtype)
+    assert_agrees(lambda t, i: t.gather(2, i), table, indices(7, 1501, 23, taken))
+    assert_agrees(lambda t, i: t.gather(1, i), table, indices(23, 1501, taken, 7))
+
+
 def test_gather_of_strided_expanded_and_scalar_operands():
     table, index = normal(6, 9), indices(6, 4, 9)
     assert_agrees(lambda t, i: t.t().gather(1, i.t()), table, index)

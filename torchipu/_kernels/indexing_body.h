@@ -47,13 +47,13 @@ TI_INLINE int FN(gather_sized)(
     char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int64_t index_bytes) {
   const gather_block_ints *const p = (const gather_block_ints *)ints;
   const int64_t n = p->index_rows, inner = p->inner, extent = p->extent;
+  const char *table = args[1] + begin / n * extent * inner * bytes;
   int bad = 0;
-  for (int64_t row = begin; row < end;) {
-    const int64_t run = inner == 1 ? ti_min(n - row % n, end - row) : 1, count = run * inner;
-    const char *table = args[1] + row / n * extent * inner * bytes;
+  for (int64_t row = begin, place = begin % n; row < end;) {  /* no division for each row: many tables give one element */
+    const int64_t run = inner == 1 ? ti_min(n - place, end - row) : 1, count = run * inner;
     char *out = args[0] + row * inner * bytes;
     int64_t j = 0;
-    if (bytes == 4 && index_bytes == 8 && extent < INT32_MAX && inner < INT32_MAX) {
+    if (bytes == 4 && index_bytes == 8 && count >= 8 && extent < INT32_MAX && inner < INT32_MAX) {
       j = FN(gather_floats)((float *)out, (const float *)table, (const int64_t *)args[2] + row * inner, count, inner,
                             inner != 1, extent);
       if (j < 0) return TI_TRAP_INDEX;
@@ -66,7 +66,8 @@ TI_INLINE int FN(gather_sized)(
       memcpy(out + j * bytes, table + from * bytes, (size_t)bytes);
     }
     if (bad) return TI_TRAP_INDEX;
-    row += run;
+    row += run, place += run;
+    if (place == n) place = 0, table += extent * inner * bytes;
   }
   return TI_OK;
 }

@@ -12,50 +12,52 @@ static inline double FN(log_add)(double a, double b) {
   return high + log1p(exp(low - high));
 }
 
-/* Sums or products along dense rows, some at a time: each has to wait for its last, but not for those of its neighbours. */
-TI_INLINE void FN(scan_rows)(const int is_product, const int rows, const float *x, float *y, int64_t length) {
+/* Sums or products along dense rows, some at a time: each has to wait for its last, but not for those of its neighbours.
+ * From place to place x and y move by `step`, which is 1, or -1 from the rows' ends. */
+TI_INLINE void FN(scan_rows)(const int is_product, const int rows, const float *x, float *y, int64_t length, const int step) {
   double total[TI_SCAN_ROWS];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) total[r] = is_product;
   for (int64_t i = 0; i < length; i++)
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
-      const double v = (double)x[r * length + i];
+      const double v = (double)x[r * length + i * step];
       total[r] = is_product ? total[r] * v : total[r] + v;
-      y[r * length + i] = (float)total[r];
+      y[r * length + i * step] = (float)total[r];
     }
 }
 
-static void FN(scan_dense)(int mode, const float *x, float *y, int64_t length, int64_t rows) {
-  const int is_product = mode == TI_SCANNING_PRODUCT;
-  for (; rows >= TI_SCAN_ROWS; rows -= TI_SCAN_ROWS, x += TI_SCAN_ROWS * length, y += TI_SCAN_ROWS * length) {
-    if (is_product) FN(scan_rows)(1, TI_SCAN_ROWS, x, y, length);
-    else FN(scan_rows)(0, TI_SCAN_ROWS, x, y, length);
-  }
-  for (; rows > 0; rows--, x += length, y += length) {
-    if (is_product) FN(scan_rows)(1, 1, x, y, length);
-    else FN(scan_rows)(0, 1, x, y, length);
-  }
+TI_INLINE void FN(scan_dense)(const int is_product, const int step, const float *x, float *y, int64_t length, int64_t rows) {
+  for (; rows >= TI_SCAN_ROWS; rows -= TI_SCAN_ROWS, x += TI_SCAN_ROWS * length, y += TI_SCAN_ROWS * length)
+    FN(scan_rows)(is_product, TI_SCAN_ROWS, x, y, length, step);
+  for (; rows > 0; rows--, x += length, y += length) FN(scan_rows)(is_product, 1, x, y, length, step);
 }
 
 TI_KERNEL(scan) {
   (void)scalars, (void)scratch;
   const scan_ints *const shape = (const scan_ints *)ints;
   const int64_t length = shape->length, inner = shape->inner, blocks = ti_ceil(inner, TI_SCAN_BLOCK);
-  const int mode = (int)shape->scanning;
+  const int mode = (int)shape->scanning, is_backward = (int)shape->is_backward;
+  const int64_t start_at = is_backward ? length - 1 : 0, step = is_backward ? -inner : inner;
   if (inner == 1 && !shape->is_long && (mode == TI_SCANNING_SUM || mode == TI_SCANNING_PRODUCT)) {
-    FN(scan_dense)(mode, (const float *)args[1] + begin * length, (float *)args[0] + begin * length, length, end - begin);
+    const float *x = (const float *)args[1] + begin * length + start_at;
+    float *y = (float *)args[0] + begin * length + start_at;
+    if (mode == TI_SCANNING_PRODUCT) {
+      if (is_backward) FN(scan_dense)(1, -1, x, y, length, end - begin);
+      else FN(scan_dense)(1, 1, x, y, length, end - begin);
+    } else if (is_backward) FN(scan_dense)(0, -1, x, y, length, end - begin);
+    else FN(scan_dense)(0, 1, x, y, length, end - begin);
     return TI_OK;
   }
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item % blocks * TI_SCAN_BLOCK, base = item / blocks * length * inner + first;
+    const int64_t first = item % blocks * TI_SCAN_BLOCK, base = (item / blocks * length + start_at) * inner + first;
     const int64_t width = ti_min(inner - first, TI_SCAN_BLOCK);
     if (shape->is_long) {
       const int64_t *x = (const int64_t *)args[1] + base;
       int64_t *y = (int64_t *)args[0] + base;
       uint64_t total[TI_SCAN_BLOCK];
       for (int64_t j = 0; j < width; j++) total[j] = mode == TI_SCANNING_PRODUCT;
-      for (int64_t i = 0; i < length; i++, x += inner, y += inner)
+      for (int64_t i = 0; i < length; i++, x += step, y += step)
         for (int64_t j = 0; j < width; j++) {
           total[j] = mode == TI_SCANNING_PRODUCT ? total[j] * (uint64_t)x[j] : total[j] + (uint64_t)x[j];
           y[j] = (int64_t)total[j];
@@ -67,7 +69,7 @@ TI_KERNEL(scan) {
     double total[TI_SCAN_BLOCK];
     const double start = mode == TI_SCANNING_PRODUCT ? 1.0 : mode == TI_SCANNING_SUM ? 0.0 : -INFINITY;
     for (int64_t j = 0; j < width; j++) total[j] = start;
-    for (int64_t i = 0; i < length; i++, x += inner, y += inner)
+    for (int64_t i = 0; i < length; i++, x += step, y += step)
       for (int64_t j = 0; j < width; j++) {
         if (mode == TI_SCANNING_SUM) total[j] += (double)x[j];
         else if (mode == TI_SCANNING_PRODUCT) total[j] *= (double)x[j];

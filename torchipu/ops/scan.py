@@ -24,7 +24,7 @@ from torchipu.device.compute_sets import linear_vertices
 from torchipu.device.tilings.along import whole_rows
 from torchipu.device.tilings.slices import Axis, Slicing, sliced
 from torchipu.ir.arithmetic import ceil_div
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import has_dim
 from torchipu.optable.blocks import Blocks
@@ -49,19 +49,34 @@ def accumulate(scanning: Scanning) -> Emitter:
     """Combine all elements up to each one, in float for floating results, else in int64."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
-        result = op.outputs[0]
-        kind = DType.FLOAT if result.dtype.is_floating else DType.LONG
-        held, out = plan.value(op.inputs[0], kind), plan.output(result, kind)
-        outer, length, inner = around_dim(op, held.shape)
-        if not result.num_elements:
-            return
-        plan.step(
-            SCAN, [out], [held], ints=ScanInts(length, inner, scanning, kind is DType.LONG),
-            items=outer * ceil_div(inner, SCAN_BLOCK), grain=max(1, SHARE // (length * min(inner, SCAN_BLOCK))),
-            writes=[Blocks.of((outer, length, inner), (1, length, SCAN_BLOCK))],
-        )
+        emit_scan(op, scanning, op.inputs[0], op.outputs[0], plan)
 
     return emit
+
+
+def emit_scan(
+    op: Op, scanning: Scanning, source: Tensor, result: Tensor, plan: HostPlanner, *, is_backward: bool = False,
+) -> None:
+    """Emit a scan along the dimension of an op.
+
+    Args:
+        op: Tells the dimension.
+        scanning: How elements are combined.
+        source: Elements.
+        result: All up to each of them, or from each one on where ``is_backward``.
+        plan: The planner.
+        is_backward: Whether the scan begins at the end.
+    """
+    kind = DType.FLOAT if result.dtype.is_floating else DType.LONG
+    held, out = plan.value(source, kind), plan.output(result, kind)
+    outer, length, inner = around_dim(op, held.shape)
+    if not result.num_elements:
+        return
+    plan.step(
+        SCAN, [out], [held], ints=ScanInts(length, inner, scanning, kind is DType.LONG, is_backward),
+        items=outer * ceil_div(inner, SCAN_BLOCK), grain=max(1, SHARE // (length * min(inner, SCAN_BLOCK))),
+        writes=[Blocks.of((outer, length, inner), (1, length, SCAN_BLOCK))],
+    )
 
 
 def running_extreme(smallest: bool) -> Emitter:
@@ -126,8 +141,9 @@ def _record(
     register(OpSpec(f"aten.{name}.default", name, lower, emit, dtypes=dtypes, constraints=constraints))
 
 
-_record("cumsum", accumulate(Scanning.SUM), CUMULATIVE)
-_record("cumprod", accumulate(Scanning.PRODUCT), CUMULATIVE)
+SCANNINGS = {"cumsum": Scanning.SUM, "cumprod": Scanning.PRODUCT, "logcumsumexp": Scanning.LOG_ADD}
+for _name in ("cumsum", "cumprod"):
+    _record(_name, accumulate(SCANNINGS[_name]), CUMULATIVE)
 _record("logcumsumexp", accumulate(Scanning.LOG_ADD), CUMULATIVE_LOG_ADD, dtypes=FLOATING)
 _record("cummax", running_extreme(False), CUMULATIVE_EXTREME, constraints=(has_dim(),))
 _record("cummin", running_extreme(True), CUMULATIVE_EXTREME, constraints=(has_dim(),))

@@ -28,12 +28,14 @@ class ScanInts(NamedTuple):
         inner: Rows beside each other.
         scanning: How values are combined.
         is_long: Whether values are int64.
+        is_backward: Whether rows are scanned from their end.
     """
 
     length: int
     inner: int
     scanning: Scanning
     is_long: bool
+    is_backward: bool
 
 
 SCAN = Kernel(

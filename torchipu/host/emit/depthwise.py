@@ -96,15 +96,20 @@ def chunks_of(grid: Grid) -> int:
 
 
 def _columns_of(product: Product) -> tuple[int, tuple[GridTap, ...]]:
-    """Return how many taps below each other share what they load, and all taps, column by column."""
+    """Return how many taps below each other share what they load, and all taps, column by column.
+
+    Columns of more taps than can share are cut into equal parts, so that the order of sums stays the same.
+    """
     taps = sorted(product.taps, key=lambda tap: (tap.column, tap.row))
     columns: dict[int, list[int]] = {}
     for tap in taps:
         columns.setdefault(tap.column, []).append(tap.row)
     heights = {len(rows) for rows in columns.values()}
     adjoin = all(rows == list(range(rows[0], rows[0] + len(rows))) for rows in columns.values())
-    shares = product.grid.sh == 1 and adjoin and len(heights) == 1 and max(heights) <= MOST_SHARED
-    return (heights.pop() if shares else 1), tuple(taps)
+    if product.grid.sh != 1 or not adjoin or len(heights) != 1:
+        return 1, tuple(taps)
+    height = heights.pop()
+    return max(count for count in range(1, MOST_SHARED + 1) if height % count == 0), tuple(taps)
 
 
 def _corner(taps: Sequence[GridTap]) -> tuple[int, int]:
