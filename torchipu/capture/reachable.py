@@ -44,6 +44,7 @@ class Holder:
         words: Of a name in it, for messages: a pattern for `str.format`.
         is_of_torch: Whether it is a module of torch's own, which keeps things in private attributes.
         is_module: Whether it is a module.
+        owner: The object, if it is one and no module.
     """
 
     read: Callable[[], dict[str, Any]]
@@ -52,6 +53,7 @@ class Holder:
     words: str
     is_of_torch: bool = False
     is_module: bool = False
+    owner: Any = None
 
     def told(self, name: str) -> str:
         """Return what messages call a name."""
@@ -143,7 +145,7 @@ class Reachable:
             held = value.__dict__
             self._hold(Holder(
                 partial(dict, held), partial(dict.__setitem__, held), partial(dict.__delitem__, held),
-                f"Attribute {_braced(name)}.{{}} of {_braced(type(value).__name__)}",
+                f"Attribute {_braced(name)}.{{}} of {_braced(type(value).__name__)}", owner=value,
             ), f"{name}.")
 
     # ------------------------------------------------------------------ code

@@ -82,6 +82,7 @@ class StageModel:
         self._reports: list[RunReport] = []
         self._core: CoreOptions | None = None
         self._has_warned = False
+        self._told: set[str] = set()
 
     @property
     def options(self) -> Options:
@@ -142,8 +143,7 @@ class StageModel:
             )
         same = next((self._owners[id(other)] for other in known if _is_same(graph, other)), capture)
         self._owners[id(capture)] = same
-        if not known:
-            capture.tape.warn_of_states(batch.call.hook)
+        capture.tape.warn_of_states(batch.call.hook, self._told)
         if capture.tape.has_numbers and not capture.guards and not known:
             capture.tape.warn_of_numbers(batch.call.hook)
         if len(known) >= MANY_CAPTURES and not self._has_warned:

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.lightning.expressions import Number, Output, Pending, Surroundings, evaluated
 from torchipu.lightning.known_metrics import KnownMetric, known_metric
-from torchipu.lightning.written_attributes import TRACED, Appended, Assigned, Bound, Containers, Elsewhere
+from torchipu.lightning.noted_reads import TRACED, NotedAttributes
+from torchipu.lightning.written_attributes import Appended, Assigned, Bound, Containers, Elsewhere, Refilled
 
 METRIC_METHODS = ("forward", "update", "compute", "reset")
 
@@ -131,8 +132,9 @@ class Tape:
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
         """Stand in for what would act, while the step runs; then note what it has written into attributes, and undo."""
-        elsewhere = Elsewhere(self.module)
-        containers = Containers(self.module)
+        reads = NotedAttributes()
+        elsewhere = Elsewhere(self.module, reads)
+        containers = Containers(self.module, reads)
         with contextlib.ExitStack() as stack:
             stack.enter_context(standing_in(self.module, {"log": self.log}))
             for metric in outermost_metrics(self.module):
@@ -144,6 +146,7 @@ class Tape:
             try:
                 yield
             finally:
+                reads.restore()
                 written = containers.undo()
                 written_elsewhere, self.unfollowed = elsewhere.undo()
         self.actions += [effect.held(self.hold) for effect in (*written, *written_elsewhere)]
@@ -153,25 +156,34 @@ class Tape:
         for action in self.actions:
             action.do(self.module, at)
 
-    def warn_of_states(self, step: str) -> None:
-        """Say once that a tensor, which the step may read, was given another value, or what else is not followed."""
+    def warn_of_states(self, step: str, told: set[str]) -> None:
+        """Say once that a tensor, which the step may read, was given another value, or what else is not followed.
+
+        Args:
+            step: Name of the step.
+            told: What has been told of already; what is told now is added.
+        """
+        kind = type(self.module).__name__
         for action in self.actions:
-            if not isinstance(action, (Assigned, Appended)) or not action.is_state:
+            if not isinstance(action, (Assigned, Appended, Refilled)) or not action.is_state:
                 continue
             name = ".".join(str(part) for part in action.path if part != "")
             is_tensor = isinstance(action, Assigned) and isinstance(action.value, Output)
             what = "another tensor" if is_tensor else "other content"
-            warnings.warn(
-                f"torchipu: {step} gives {name} of {type(self.module).__name__} {what}: it is no buffer, so "
-                "that every micro-batch reads what it held when the step was captured. If it is to change, call "
-                f'self.register_buffer("{action.path[1]}", ...) in __init__, and write into it', stacklevel=2,
+            _warn_once(
+                told, name, f"{step} gives {name} of {kind} {what}: it is no buffer, so that every micro-batch reads "
+                f"what it held when the step was captured{_read(action.read_at)}. If it is to change, call "
+                f'self.register_buffer("{action.path[1]}", ...) in __init__, and write into it',
             )
-        bound = [one.holder.told(one.name) for one in self.actions if isinstance(one, Bound) and one.is_state]
-        for what, words in [(told, "that tensor") for told in bound] + [(told, "it") for told in self.unfollowed]:
-            warnings.warn(
-                f"torchipu: {what} is changed by {step} of {type(self.module).__name__}: every micro-batch reads what "
-                f"{words} was when the step was captured. If it is to change, keep it in an attribute of the module: a "
-                "number, or a buffer that the step writes into", stacklevel=2,
+        bound = [
+            (one.holder.told(one.name), one.read_at, "that tensor")
+            for one in self.actions if isinstance(one, Bound) and one.is_state
+        ]
+        for what, read_at, words in [*bound, *((told_of, "", "it") for told_of in self.unfollowed)]:
+            _warn_once(
+                told, what, f"{what} is changed by {step} of {kind}: every micro-batch reads what {words} was when the "
+                f"step was captured{_read(read_at)}. If it is to change, keep it in an attribute of the module: a "
+                "number, or a buffer that the step writes into",
             )
 
     def warn_of_numbers(self, step: str) -> None:
@@ -182,6 +194,16 @@ class Tape:
                 f"{step} logs {names[0]!r}, a Python number that torchipu cannot follow: it is taken anew only when "
                 "the step is captured again. Log it in a hook such as on_train_batch_end", stacklevel=2,
             )
+
+
+def _read(place: str) -> str:
+    return f", at {place}" if place else ""
+
+
+def _warn_once(told: set[str], what: str, text: str) -> None:
+    if what not in told:
+        told.add(what)
+        warnings.warn(f"torchipu: {text}", stacklevel=4)
 
 
 def outermost_metrics(module: torch.nn.Module) -> list[Any]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.utils import _pytree as pytree
 
 from torchipu.capture.reachable import MISSING, Holder, Kept, Reachable, refill
 from torchipu.lightning.expressions import Surroundings, evaluated
+from torchipu.lightning.noted_reads import (
+    NotedAttributes,
+    NotedDict,
+    NotedList,
+    has_some_of,
+    has_tensors,
+    is_carried,
+    noted,
+)
 
 Path = tuple[Any, ...]
 """Name of a module, then an attribute of it, then keys into containers."""
-TRACED = (FunctionalTensor, FakeTensor)
 DEPTH = 3
 _OF_TORCH = frozenset({
     "training", "_parameters", "_buffers", "_modules", "_trainer", "_fabric", "_current_fx_name", "log", "forward",
@@ -27,66 +32,6 @@ _OF_TORCH = frozenset({
 _OF_LIGHTNING = ("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning", "torchmetrics")
 
 
-class NotedList(list[Any]):
-    """Stands for a list of a module during a step: what is left in it does not tell what was done to it.
-
-    Attributes:
-        is_read: Whether the step has looked at what the list held before.
-        is_cut: Whether something was taken out of it, or put elsewhere than at its end.
-    """
-
-    def __init__(self, items: Iterable[Any]) -> None:
-        super().__init__(items)
-        self.is_read = self.is_cut = self._is_own = False
-
-    def _look(self) -> None:
-        self.is_read |= not self._is_own
-
-    def __len__(self) -> int:
-        self._look()
-        return super().__len__()
-
-    def __iter__(self) -> Iterator[Any]:
-        self._look()
-        return super().__iter__()
-
-    def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
-        if not isinstance(found, TRACED):
-            self._look()
-        return found
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
-        self.is_cut = True
-        self._is_own |= key == slice(None)
-
-    def __delitem__(self, key: Any) -> None:
-        super().__delitem__(key)
-        self.is_cut = True
-
-    def clear(self) -> None:
-        super().clear()
-        self.is_cut = self._is_own = True
-
-    def insert(self, *args: Any) -> None:
-        super().insert(*args)
-        self.is_cut = True
-
-    def pop(self, *args: Any) -> Any:
-        self._look()
-        self.is_cut = True
-        return super().pop(*args)
-
-    def remove(self, *args: Any) -> None:
-        self._look()
-        self.is_cut = True
-        super().remove(*args)
-
-
-pytree.register_pytree_node(NotedList, lambda held: (held.copy(), None), lambda items, _: list(items))
-
-
 @dataclass(frozen=True, slots=True)
 class Appended:
     """Items behind the end of a list.
@@ -95,11 +40,13 @@ class Appended:
         path: Its place.
         items: They.
         is_state: Whether the step has looked at the list: the next micro-batch would see these items too.
+        read_at: Where it has.
     """
 
     path: Path
     items: Any
     is_state: bool = False
+    read_at: str = ""
 
     def held(self, hold: Callable[[Any], Any]) -> Appended:
         """Return it with outputs in the places of tensors."""
@@ -118,12 +65,14 @@ class Assigned:
         path: Its place.
         value: What is there now.
         is_state: Whether both that and what was there are tensors, or a list of which some is left: the next
-            micro-batch may read the last one's.
+            micro-batch may read the last one's; or the step has read what was not there yet.
+        read_at: Where it has, if that is known.
     """
 
     path: Path
     value: Any
     is_state: bool = False
+    read_at: str = ""
 
     def held(self, hold: Callable[[Any], Any]) -> Assigned:
         """Return it with outputs in the places of tensors."""
@@ -139,6 +88,55 @@ class Assigned:
             _resolved(module, tuple(before))[last] = value
 
 
+@dataclass(frozen=True, slots=True)
+class Refilled:
+    """All that is in a list or a dictionary that was emptied, or written anew from its beginning.
+
+    Attributes:
+        path: Its place.
+        items: What is in it now.
+        is_state: Whether some of what was there is left, and the step has looked at it.
+        read_at: Where it has.
+    """
+
+    path: Path
+    items: Any
+    is_state: bool = False
+    read_at: str = ""
+
+    def held(self, hold: Callable[[Any], Any]) -> Refilled:
+        """Return it with outputs in the places of tensors."""
+        return replace(self, items=hold(self.items))
+
+    def do(self, module: Any, at: Surroundings) -> None:
+        """Put in what a micro-batch has."""
+        refill(_resolved(module, self.path), evaluated(self.items, at))
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A key that was taken out of a dictionary.
+
+    Attributes:
+        path: Its place.
+        key: The key.
+    """
+
+    path: Path
+    key: Any
+
+    def held(self, hold: Callable[[Any], Any]) -> Removed:
+        """Return it: there are no tensors in it."""
+        return self
+
+    def do(self, module: Any, at: Surroundings) -> None:
+        """Take it out, if it is there."""
+        _resolved(module, self.path).pop(self.key, None)
+
+
+Effect = Appended | Assigned | Refilled | Removed
+
+
 def _resolved(module: Any, path: Path) -> Any:
     found = getattr(module.get_submodule(path[0]), path[1])
     for key in path[2:]:
@@ -151,65 +149,92 @@ class Containers:
 
     Args:
         module: The Lightning module; metrics in it are left out.
+        reads: Notes which attributes the step reads.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, reads: NotedAttributes) -> None:
         self.before: list[tuple[Path, Any, Any]] = []
-        self.noted: dict[int, tuple[NotedList, list[Any]]] = {}
+        self.noted: dict[int, tuple[NotedList | NotedDict, Any]] = {}
+        self.reads = reads
         for name, member in _members(module):
             attributes = {key: value for key, value in member.__dict__.items() if key not in _OF_TORCH}
             self.before.append(((name,), member, attributes))
             for key, value in attributes.items():
-                self._note((name, key), value, DEPTH)
-                if type(value) is list:
-                    member.__dict__[key] = self.noted.setdefault(id(value), (NotedList(value), value))[0]
+                stand_in = self._note((name, key), value, DEPTH)
+                if stand_in is not value:
+                    member.__dict__[key] = stand_in
+            reads.watch(member)
 
-    def _note(self, path: Path, value: Any, depth: int) -> None:
+    def _note(self, path: Path, value: Any, depth: int) -> Any:
+        """Keep what a container holds; return what stands for it during the step."""
+        if id(value) in self.noted:
+            return self.noted[id(value)][0]
         if isinstance(value, list):
             self.before.append((path, value, list(value)))
-            inner: Any = enumerate(value)
         elif isinstance(value, dict):
             self.before.append((path, value, dict(value)))
-            inner = value.items()
         else:
-            return
+            return value
+        stand_in = noted(value)
+        if stand_in is not None:
+            self.noted[id(value)] = stand_in, value
         if depth:
-            for key, item in list(inner):
-                self._note((*path, key), item, depth - 1)
+            for key, item in list(enumerate(value) if isinstance(value, list) else value.items()):
+                inner = self._note((*path, key), item, depth - 1)
+                if isinstance(stand_in, NotedDict):
+                    dict.__setitem__(stand_in, key, inner)
+                elif stand_in is not None:
+                    list.__setitem__(stand_in, key, inner)
+        return value if stand_in is None else stand_in
 
-    def undo(self) -> list[Appended | Assigned]:
+    def undo(self) -> list[Effect]:
         """Put everything back as it was; return what had been written."""
-        written: list[Appended | Assigned] = []
-        originals = {id(noted): original for noted, original in self.noted.values()}
+        written: list[Effect] = []
+        originals = {id(stand_in): original for stand_in, original in self.noted.values()}
         seen: set[int] = set()
         for path, container, before in self.before:
             if id(container) in seen:  # under a second name
                 continue
             seen.add(id(container))
             if isinstance(container, list):
-                noted, _ = self.noted.get(id(container), (None, container))
-                is_noted = noted is not None and (noted.is_cut or len(noted.copy()) != len(before))
-                written += _of_list(path, noted.copy() if noted is not None and is_noted else container, before, noted)
+                written += self._of_list(path, container, before, originals)
             elif isinstance(container, dict):
-                written += _of_mapping(path, container, before)
+                written += self._of_dict(path, container, before, originals)
             else:
-                now = {
-                    key: originals.get(id(value), value) for key, value in container.__dict__.items()
-                    if key not in _OF_TORCH
-                }
-                written += _of_mapping(path, now, before)
+                now = {key: value for key, value in _raw(container.__dict__, originals).items() if key not in _OF_TORCH}
+                written += [
+                    Assigned((*path, key), _copied(value), *self.reads.state(container, key, before.get(key), value))
+                    for key, value in now.items() if before.get(key, MISSING) is not value
+                ]
         for _, container, before in self.before:
-            if isinstance(container, list):
-                container[:] = before
-            elif isinstance(container, dict):
-                container.clear()
-                container.update(before)
+            if isinstance(container, (list, dict)):
+                refill(container, before)
             else:
                 held = container.__dict__
                 for key in [key for key in held if key not in before and key not in _OF_TORCH]:
                     del held[key]
                 held.update(before)
         return written
+
+    def _of_list(
+        self, path: Path, container: list[Any], before: list[Any], originals: dict[int, Any],
+    ) -> list[Effect]:
+        stand_in = self.noted.get(id(container), (None,))[0]
+        if not isinstance(stand_in, NotedList):
+            return _of_list(path, container, before, None)
+        now = [originals.get(id(item), item) for item in list.copy(stand_in)]
+        is_noted = stand_in.is_cut or len(now) != len(before)
+        return _of_list(path, now if is_noted else container, before, stand_in)
+
+    def _of_dict(
+        self, path: Path, container: dict[Any, Any], before: dict[Any, Any], originals: dict[int, Any],
+    ) -> list[Effect]:
+        stand_in = self.noted.get(id(container), (None,))[0]
+        if not isinstance(stand_in, NotedDict):
+            return _of_dict(path, container, before, None)
+        now = _raw(stand_in, originals)
+        # What is written under another name is in the dictionary itself.
+        return _of_dict(path, now if _differ(now, before) else dict(container), before, stand_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +246,14 @@ class Bound:
         name: The name.
         value: What it is bound to now.
         is_state: As for `Assigned`.
+        read_at: As for `Assigned`.
     """
 
     holder: Holder
     name: str
     value: Any
     is_state: bool
+    read_at: str = ""
 
     def held(self, hold: Callable[[Any], Any]) -> Bound:
         """Return it with outputs in the places of tensors."""
@@ -271,10 +298,15 @@ class Elsewhere:
 
     Args:
         module: The Lightning module.
+        reads: Notes which attributes the step reads.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, reads: NotedAttributes) -> None:
         self._kept = Kept(Reachable(module, libraries=_OF_LIGHTNING))
+        self._reads = reads
+        for holder, _ in self._kept.held:
+            if holder.owner is not None:
+                reads.watch(holder.owner)
 
     def undo(self) -> tuple[list[Bound | Filled], list[str]]:
         """Put everything back as it was.
@@ -287,15 +319,16 @@ class Elsewhere:
         for holder, before in self._kept.held:
             for name, now in () if holder.is_module else holder.read().items():
                 was = before.get(name, MISSING)
-                if now is was or ((was is MISSING or was is None) and not _has_tensors(now)):
+                if now is was or ((was is MISSING or was is None) and not has_tensors(now)):
                     continue
-                if _has_tensors(now):
-                    written.append(Bound(holder, name, now, _is_state(was, now)))
+                if has_tensors(now):
+                    state = self._reads.state(holder.owner, name, None if was is MISSING else was, now)
+                    written.append(Bound(holder, name, now, *state))
                 elif _differs(was, now):
                     told.append(holder.told(name))
         for held, name, before in self._kept.contents:
             written_there = _filled(held, before)
-            if written_there is not None and _has_tensors(written_there.items):
+            if written_there is not None and has_tensors(written_there.items):
                 written.append(written_there)
             elif written_there is not None:
                 told.append(f"{name}, a {type(held).__name__},")
@@ -315,39 +348,48 @@ def _members(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
             yield name, member
 
 
-def _of_list(
-    path: Path, now: list[Any], before: list[Any], noted: NotedList | None,
-) -> list[Appended | Assigned]:
-    is_cut, is_read = (False, False) if noted is None else (noted.is_cut, noted.is_read)
+def _raw(held: dict[Any, Any], originals: dict[int, Any]) -> dict[Any, Any]:
+    """Return what a dictionary holds, without noting that, and with originals in the places of what stands for them."""
+    return {key: originals.get(id(value), value) for key, value in dict.items(held)}
+
+
+def _differ(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
+    return now.keys() != before.keys() or any(before[key] is not value for key, value in now.items())
+
+
+def _copied(value: Any) -> Any:
+    return list.copy(value) if isinstance(value, list) else value
+
+
+def _of_list(path: Path, now: list[Any], before: list[Any], stand_in: NotedList | None) -> list[Effect]:
+    is_cut, read_at = (False, "") if stand_in is None else (stand_in.is_cut, stand_in.read_at)
     if not is_cut and len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True)):
         return []
     if not is_cut and len(now) > len(before) and all(a is b for a, b in zip(now, before, strict=False)):
-        return [Appended(path, list(now[len(before):]), is_read)]
-    return [Assigned(path, list(now), is_read or _has_some_of(now, before))] if len(path) == 2 else []
+        return [Appended(path, list(now[len(before):]), bool(read_at), read_at)]
+    return [Refilled(path, list(now), bool(read_at) or has_some_of(now, before), read_at)]
 
 
-def _of_mapping(path: Path, now: dict[Any, Any], before: dict[Any, Any]) -> list[Appended | Assigned]:
-    return [
-        Assigned((*path, key), list(value) if isinstance(value, list) else value, _is_state(before.get(key), value))
-        for key, value in now.items() if key not in before or before[key] is not value
-    ]
+def _of_dict(
+    path: Path, now: dict[Any, Any], before: dict[Any, Any], stand_in: NotedDict | None,
+) -> list[Effect]:
+    if stand_in is not None and stand_in.is_cleared:
+        return [Refilled(path, {key: _copied(value) for key, value in now.items()})]
+    written: list[Effect] = [Removed(path, key) for key in before if key not in now]
+    for key, value in now.items():
+        was = before.get(key)
+        if key in before and was is value:
+            continue
+        read_at = "" if stand_in is None else stand_in.read_at(key)
+        is_state = bool(read_at) and (has_tensors(value) or _counts(value))
+        if stand_in is None:  # nobody knows what was read
+            is_state = is_carried(was, value)
+        written.append(Assigned((*path, key), _copied(value), is_state, read_at))
+    return written
 
 
-def _is_state(before: Any, now: Any) -> bool:
-    """Whether the next micro-batch may read what the last one has left."""
-    if isinstance(now, list) and isinstance(before, list):
-        return _has_some_of(now, before)
-    kinds = (torch.Tensor, tuple)
-    return isinstance(now, kinds) and isinstance(before, kinds) and _has_tensors(now) and _has_tensors(before)
-
-
-def _has_some_of(now: list[Any], before: list[Any]) -> bool:
-    left = {id(one) for one in before if isinstance(one, torch.Tensor)}
-    return any(id(one) in left for one in now)
-
-
-def _has_tensors(value: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+def _counts(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _differs(was: Any, now: Any) -> bool:
