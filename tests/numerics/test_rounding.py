@@ -27,9 +27,9 @@ def random_bits(count, *, seed=11, replica=0, stream=0, micro_batch=0):
     block = torch.empty(64, dtype=torch.int32)
     run_kernel(RANDOM_WORDS, [block.data_ptr(), state.data_ptr()], RandomInts(64), items=1)
     first, second = (int(block[place]) & 0xFFFFFFFF for place in (0, 16))
-    numbers = np.arange(-(-count // 2), dtype=np.uint32)
-    words = numbers * np.uint32(0x9E3779B1) + (numbers >> np.uint32(16)) * np.uint32(0x063A352D) + np.uint32(first)
-    words = ((words ^ words >> np.uint32(13)) + np.uint32(second)) * np.uint32(0x846CA68B)
+    words = np.arange(-(-count // 2), dtype=np.uint32) + np.uint32(first)
+    words = (words ^ words >> np.uint32(16)) * np.uint32(0x7FEB352D)
+    words = ((words ^ words >> np.uint32(15)) + np.uint32(second)) * np.uint32(0x846CA68B)
     words ^= words >> np.uint32(16)
     return np.stack([words & 0xFFFF, words >> np.uint32(16)], 1).reshape(-1)[:count].astype(np.int64)
 
@@ -120,6 +120,18 @@ def test_what_goes_up_tells_nothing_of_what_lies_elsewhere(distance):
         assert abs((signs[:-distance] * others).mean().item()) <= 6 / np.sqrt(count - distance)
     sums = signs[: count // distance * distance].view(-1, distance).sum(0)  # of elements so far apart
     assert sums.square().mean().item() <= count // distance * (1 + 6 * np.sqrt(2 / distance))
+
+
+def test_random_bits_are_as_good_as_uncorrelated_at_every_distance():
+    """Correlations are in units of what those of independent numbers deviate by; a hash has a few that stand out."""
+    count = 1 << 20
+    bits = random_bits(count) / 65536.0
+    spectrum = np.fft.rfft((bits - bits.mean()) / bits.std(), 2 * count)
+    distances = np.arange(1, count // 2)
+    found = np.fft.irfft(np.abs(spectrum) ** 2)[distances] / np.sqrt(count - distances)
+    assert (np.abs(found) > 6).sum() <= 10
+    assert np.abs(found).max() < 20
+    assert abs(found.std() - 1) < 0.01
 
 
 @pytest.mark.parametrize("overflow", ["infinity", "nan", "saturate"])

@@ -67,7 +67,7 @@ def chosen(
     while waiting:
         _, test = heapq.heappop(waiting)
         now = worth(test)
-        if now * price < 1:
+        if not now or now * price < 1:
             continue
         if waiting and now < -waiting[0][0]:
             heapq.heappush(waiting, (-now, test))

@@ -79,7 +79,7 @@ enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rou
 typedef struct {
   FN(rounding_constants) constants;
   __mmask16 are_odd;                 /* the channels whose elements are odd where a pair of pixels begins */
-  VU places[2];                      /* in the sequence, of the words of two pairs, no key added */
+  VU places[2];                      /* numbers of the words of two pairs, no key added */
   VU kept[TI_ROUNDED_OPS];           /* upper halves of the words of the pair before */
 } FN(rounded_pairs);
 
@@ -98,7 +98,7 @@ static inline int FN(has_pairs)(const FN(blocked_rounding) *r) {
 TI_INLINE void FN(begin_pairs)(const FN(blocked_rounding) *r, FN(rounded_pairs) *pairs, const FN(blocked_place) *at) {
   pairs->are_odd = _mm512_test_epi32_mask((__m512i)at->second, _mm512_set1_epi32(1));
   if (!pairs->are_odd) return;
-  const VU place = FN(weyl)(at->second >> 1);
+  const VU place = at->second >> 1;
   for (int op = 0; op < TI_ROUNDED_OPS; op++)
     if (r->ops[op].is_rounded)
       pairs->kept[op] = FN(unfolded)(place + r->ops[op].keys.first, (VU){0} + r->ops[op].keys.second) >> 16;
@@ -106,9 +106,8 @@ TI_INLINE void FN(begin_pairs)(const FN(blocked_rounding) *r, FN(rounded_pairs) 
 
 /* Goes on to the four pixels there. */
 TI_INLINE void FN(set_pairs)(FN(rounded_pairs) *pairs, const FN(blocked_place) *at) {
-  const VU number = (at->second + 1) >> 1;
-  pairs->places[0] = FN(weyl)(number);
-  pairs->places[1] = FN(weyl)(number + 1);
+  pairs->places[0] = (at->second + 1) >> 1;
+  pairs->places[1] = pairs->places[0] + 1;
 }
 
 /* As `round_op`, of four pixels. */

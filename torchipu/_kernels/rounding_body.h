@@ -5,11 +5,9 @@
  * that 13 of the random bits count; subnormal ones discard more. The carry may run into the exponent.
  *
  * Bits must cost less than the arithmetic around them. A stream, one for each (seed, replica, result, micro-batch), has
- * two keys from one Philox block. Elements 2 m and 2 m + 1 take the low and the high half of word m, a hash of m: steps
- * of a Weyl sequence, which additions make, then what is left of a hash of C. Wellons's ("Prospecting for hash
- * functions", 2018) without its first product, with the second key added. Steps of another sequence lead from one
- * 65,536 words to the next: multiples of large powers of two of the first would differ in few bits. Whoever rounds begins
- * at a multiple of 32 elements.
+ * two keys from one Philox block, and its word of number m is a hash of m between them: C. Wellons, "Prospecting for
+ * hash functions", 2018 (lowbias32), with the second key added in its middle. Elements 2 m and 2 m + 1 take the low and
+ * the high half of word m. Whoever rounds begins at a multiple of 32 elements.
  */
 #include "philox.h"
 #include "table/round_blocks.h"
@@ -31,25 +29,18 @@ static inline FN(keys) FN(keys_of)(const int64_t *state) {
 /* Whether a state switches stochastic rounding off: bit 32 of the word that holds the replica. */
 static inline int FN(rounds_to_nearest)(const int64_t *state) { return state == 0 || (state[1] >> 32 & 1); }
 
-enum { FN(WORDS) = 1 << 16 };  /* in a row in the first sequence */
-#define TI_WORD_STEP 0x9e3779b1u   /* of the first sequence */
-#define TI_WORDS_STEP 0x063a352du  /* how much more than 65,536 of the first the step of the second is */
-
-/* Where the Weyl sequences are at words of these numbers, before keys are added. */
-TI_INLINE VU FN(weyl)(VU number) { return number * TI_WORD_STEP + (number >> 16) * TI_WORDS_STEP; }
-static inline uint32_t FN(weyl_at)(uint32_t number) { return number * TI_WORD_STEP + (number >> 16) * TI_WORDS_STEP; }
-
-/* A word of the place in the sequences, the first key added; its upper half is as it stays, the lower is yet to be
- * `folded`. */
+/* The word of a number, the first key added to it; its upper half is as it stays, the lower is yet to be `folded`. */
 TI_INLINE VU FN(unfolded)(VU place, VU second) {
-  place ^= place >> 13;
+  place ^= place >> 16;
+  place *= 0x7feb352du;
+  place ^= place >> 15;
   return (place + second) * 0x846ca68bu;
 }
 TI_INLINE VU FN(folded)(VU word) { return word ^ word >> 16; }
 
 /* Words of a stream, by their numbers. */
 TI_INLINE VU FN(random_of)(FN(keys) keys, VU number) {
-  return FN(folded)(FN(unfolded)(FN(weyl)(number) + keys.first, (VU){0} + keys.second));
+  return FN(folded)(FN(unfolded)(number + keys.first, (VU){0} + keys.second));
 }
 
 /* The lower halves of even elements, and the upper ones of odd elements. */
@@ -65,8 +56,8 @@ TI_INLINE VU FN(random_halves)(FN(keys) keys, int64_t i) {
   return FN(half_of)(FN(random_of)(keys, (lanes >> 1) + (uint32_t)(i >> 1)), lanes);
 }
 
-/* How far words are apart in the sequence that lie where `spread` takes them from. */
-TI_INLINE VU FN(steps_between)(void) {
+/* The numbers of words behind the first that lie where `spread` takes them from. */
+TI_INLINE VU FN(spread_numbers)(void) {
 #if VL == 16
   const VU order = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
 #elif defined TI_PORTABLE
@@ -74,7 +65,7 @@ TI_INLINE VU FN(steps_between)(void) {
 #else
   const VU order = {0, 1, 4, 5, 2, 3, 6, 7};
 #endif
-  return order * TI_WORD_STEP;
+  return order;
 }
 
 /* The halves of words so ordered: those of the first VL elements, and of the next. */
@@ -90,9 +81,9 @@ TI_INLINE void FN(spread)(VU words, VU *random) {
 #endif
 }
 
-/* Where the words of elements i to i + 2 VL - 1 are in their sequence, the first key added; i is a multiple of 2 VL. */
+/* The numbers of the words of elements i to i + 2 VL - 1, the first key added; i is a multiple of 2 VL. */
 TI_INLINE VU FN(place_of_pair)(FN(keys) keys, int64_t i) {
-  return FN(steps_between)() + (FN(weyl_at)((uint32_t)(i >> 1)) + keys.first);
+  return FN(spread_numbers)() + ((uint32_t)(i >> 1) + keys.first);
 }
 
 /* The random bits of these elements. */
@@ -249,25 +240,22 @@ TI_INLINE void FN(halves_of_group)(const FN(rounding_constants) *c, const VF *x,
 /* Whole groups of 32. Returns how many elements these were. */
 TI_INLINE long FN(round_groups)(float *d, uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n, int overflow) {
   const FN(rounding_constants) c = FN(hold_constants)();
-  const VU second = FN(held)(keys.second), group = FN(held)(16 * TI_WORD_STEP);
-  const long whole = n & ~31L;
-  for (long i = 0, end; i < whole; i = end) {
-    end = (long)ti_min(whole, i + (2 * FN(WORDS) - (start + i) % (2 * FN(WORDS))));
-    VU place = FN(place_of_pair)(keys, start + i);
-    for (; i < end; i += 32, place += group) {
-      _mm_prefetch((const char *)(s + i + FN(FETCH)), _MM_HINT_T0);
-      _mm_prefetch((const char *)(s + i + FN(FETCH) + 16), _MM_HINT_T0);
-      const VF x[] = {FN(load)(s + i), FN(load)(s + i + 16)};
-      FN(halves) halves[2];
-      FN(halves_of_group)(&c, x, place, second, overflow, halves);
+  const VU second = FN(held)(keys.second), group = FN(held)(16);
+  VU place = FN(place_of_pair)(keys, start);
+  long i = 0;
+  for (; i + 32 <= n; i += 32, place += group) {
+    _mm_prefetch((const char *)(s + i + FN(FETCH)), _MM_HINT_T0);
+    _mm_prefetch((const char *)(s + i + FN(FETCH) + 16), _MM_HINT_T0);
+    const VF x[] = {FN(load)(s + i), FN(load)(s + i + 16)};
+    FN(halves) halves[2];
+    FN(halves_of_group)(&c, x, place, second, overflow, halves);
 #pragma GCC unroll 2
-      for (int k = 0; k < 2; k++) {
-        if (d) FN(store)(d + i + 16 * k, FN(of_halves)(halves[k]));
-        if (h) FN(store_halves)(h + i + 16 * k, halves[k]);
-      }
+    for (int k = 0; k < 2; k++) {
+      if (d) FN(store)(d + i + 16 * k, FN(of_halves)(halves[k]));
+      if (h) FN(store_halves)(h + i + 16 * k, halves[k]);
     }
   }
-  return whole;
+  return i;
 }
 #endif
 

@@ -46,8 +46,8 @@ static inline float ti_scale_of(const double *hyper) {
     const FN(rounding_constants) constants = FN(hold_constants)(); \
     const int operands = (int)(sizeof own / sizeof *own); \
     halves.is_stochastic = halves.collects = random; \
-    for (int64_t group = i / 32, first = group; group < last / 32; group++) { \
-      if (random && (group == first || group % (FN(WORDS) / 16) == 0)) FN(find_places)(&halves, operands, group * 32); \
+    if (random) FN(find_places)(&halves, operands, i); \
+    for (int64_t group = i / 32; group < last / 32; group++) { \
       FN(verb)(&halves, by, own, all, group * 32, VL); \
       FN(verb)(&halves, by, own, all, group * 32 + VL, VL); \
       if (random) FN(write_group)(&halves, &constants, operands, own, group * 32); \

@@ -24,7 +24,7 @@ typedef struct {
 #if VL == 16
   int collects, collected;  /* whether what is written waits for the group of 32 to be whole; which of them wait */
   VF waiting[4][2];
-  VU places[4];  /* of the group's words in their sequences */
+  VU places[4];  /* numbers of the group's words, their keys added */
 #endif
 } FN(target);
 
@@ -88,7 +88,7 @@ TI_INLINE void FN(write_group)(FN(target) *to, const FN(rounding_constants) *c, 
     uint16_t *const p = (uint16_t *)args[k] + i;
     FN(store_halves)(p, halves[0]);
     FN(store_halves)(p + 16, halves[1]);
-    to->places[k] += 16 * TI_WORD_STEP;
+    to->places[k] += 16;
   }
   to->collected = 0;
 }

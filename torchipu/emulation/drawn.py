@@ -23,8 +23,6 @@ ROUNDS = 10
 FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 STEPS = 0x9E3779B9, 0xBB67AE85
 LOW = np.uint64(0xFFFFFFFF)
-WORD_STEP, WORDS_STEP = np.uint64(0x9E3779B1), np.uint64(0x063A352D)
-"""Of the sequences whose places are hashed to words of rounding: by a word, and more by 65,536 of them."""
 HALF_BITS, LEAST_EXPONENT, LARGEST_HALF = 11, -14, 65504.0
 """Of a half: significant bits, the exponent of the least normal one, and the largest."""
 HALF_UNIFORM_BITS = 11
@@ -69,9 +67,9 @@ def _rounding_bits(words: Words, count: int) -> Array:
     """Return 16 bits for each of the first elements of a result."""
     first, second, _, _ = _blocks(words, np.zeros(1, np.int64))
     number = np.arange(count, dtype=np.uint64)
-    half = number >> np.uint64(1)
-    word = half * WORD_STEP + (half >> np.uint64(16)) * WORDS_STEP + first & LOW
-    word = (word ^ word >> np.uint64(13)) + second & LOW
+    word = (number >> np.uint64(1)) + first & LOW
+    word = (word ^ word >> np.uint64(16)) * np.uint64(0x7FEB352D) & LOW
+    word = (word ^ word >> np.uint64(15)) + second & LOW
     word = word * np.uint64(0x846CA68B) & LOW
     word ^= word >> np.uint64(16)
     return np.asarray(word >> ((number & np.uint64(1)) << np.uint64(4)) & np.uint64(0xFFFF))
