@@ -39,8 +39,9 @@ def run(size: int) -> Found:
 
 
 def share(folder: Path = REACHED) -> Found:
-    """Return how many lines there are and are reached by tests that are not left out, of the package and of ``PARTS``."""
-    reached = {line for test, lines in read(folder)[0].items() if not is_left_out(test) for line in lines}
+    """Return how many lines there are, and are reached by tests that are not left out: in all, and of ``PARTS``."""
+    by_test, _, _ = read(folder)
+    reached = {line for test, lines in by_test.items() if not is_left_out(test) for line in lines}
     found: Found = {}
     for name, part in {"all": "", **PARTS}.items():
         place = PACKAGE / part
