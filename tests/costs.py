@@ -49,11 +49,11 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Iterator[None]:
         """Take the time of the test alone: its fixtures may be those of others too."""
-        began = processor_seconds()
+        began = _processor_seconds()
         try:
             return (yield)
         finally:
-            self._last = processor_seconds() - began
+            self._last = _processor_seconds() - began
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[None]:
@@ -88,7 +88,6 @@ def written(seconds: Mapping[str, float]) -> str:
     return json.dumps(by_file, indent=1) + "\n"
 
 
-def processor_seconds() -> float:
-    """Return what this process has taken so far, with those that it started and that have ended."""
+def _processor_seconds() -> float:
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime

@@ -26,6 +26,7 @@ def subset():
     return random.Random(1).sample(every, min(NUM_CASES, len(every)))
 
 
+@pytest.mark.whole  # what it reaches is run by processes of its own
 def test_a_fixed_part_of_opinfo_agrees_with_eager():
     results = list(run_cases(subset(), Settings(most=2, dynamo=0.05, classify=False), num_workers=2))
     known.mark(results, known.read())

@@ -12,7 +12,7 @@ FOLDER = "TORCHIPU_REACHED_LINES"
 """Names the folder into which processes write what they reach, while that is recorded: no test is left out then."""
 LEFT = Path(__file__).with_name("left.json")
 """Names of tests by file, as ``make repeats`` last chose them; a test that it does not name runs."""
-SHORT_SECONDS = 0.3
+SHORT_SECONDS = 0.1
 """Tests whose cases together take less are left in, whatever they reach."""
 
 

@@ -19,10 +19,10 @@ from tests.repeats import LEFT, SHORT_SECONDS
 from tests.repeats.recording import REACHED
 
 TIMES = 1
-PRICE_SECONDS = 0.5
+PRICE_SECONDS = 0.2
 
 def read(folder: Path) -> tuple[dict[str, set[str]], dict[str, float], set[str]]:
-    """Return lines and processor seconds by test, all its cases together, and those that run whatever they reach."""
+    """Return lines and seconds by test, all its cases together, and those that run whatever they reach."""
     lines, seconds = defaultdict[str, set[str]](set), defaultdict[str, float](float)
     for file in folder.glob("lines-*.json"):
         for case, reached in json.loads(file.read_text(encoding="utf-8")).items():

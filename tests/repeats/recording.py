@@ -1,6 +1,7 @@
 """Record which lines each test reaches: ``pytest -p tests.repeats.recording``, on Python 3.12 and later.
 
-Writes what the process and those that its tests start reach, and what the tests take, into ``build/reached``.
+Writes what the process and those that its tests start reach, and how long each test keeps the process, into
+``build/reached``: nothing else should run beside.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.costs import processor_seconds
 from tests.repeats import FOLDER
 from tests.repeats.lines import Lines
 from tests.thorough import stays
@@ -23,7 +24,7 @@ REACHED = Path(__file__).parents[2] / "build" / "reached"
 
 
 class Recorder:
-    """Tells the lines of a process which test runs, and takes the time of each, its fixtures with it."""
+    """Tells the lines of a process which test runs, and takes the time of each, with its fixtures and its waits."""
 
     def __init__(self) -> None:
         self.lines, self.seconds, self.staying = Lines(REACHED), defaultdict[str, float](float), set[str]()
@@ -35,11 +36,11 @@ class Recorder:
         self.lines.begin_test(item.nodeid)
         if stays(item):
             self.staying.add(item.nodeid.partition("[")[0])
-        began = processor_seconds()
+        began = time.monotonic()
         try:
             return (yield)
         finally:
-            self.seconds[item.nodeid] += processor_seconds() - began
+            self.seconds[item.nodeid] += time.monotonic() - began
             self.lines.begin_test("")
 
     def pytest_sessionfinish(self) -> None:
