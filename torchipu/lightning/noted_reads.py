@@ -22,6 +22,9 @@ _LIBRARIES = (
 )
 
 
+_CLASS = object.__dict__["__class__"]
+
+
 def users_line() -> str:
     """Return the file and line of the user's code that runs, for messages."""
     frame = sys._getframe(1)
@@ -304,7 +307,7 @@ class NotedAttributes:
         if watching is None:
             return
         try:
-            object.__setattr__(owner, "__class__", watching)
+            _CLASS.__set__(owner, watching)
         except TypeError:  # whose layout is another
             return
         self._watched.append((owner, kind))
@@ -329,11 +332,14 @@ class NotedAttributes:
             kind.__setattr__(self_, name, value)
             self._written.add((id(self_), name))
 
+        members: dict[str, Any] = {
+            "__getattribute__": get, "__setattr__": put, "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__, "__slots__": (),
+        }
+        if not issubclass(kind, torch.nn.Module):  # whose class others set, too
+            members["__class__"] = property(lambda _: kind)  # which dataclasses compare
         try:
-            watching: type = type(kind)(kind.__name__, (kind,), {
-                "__getattribute__": get, "__setattr__": put, "__module__": kind.__module__,
-                "__qualname__": kind.__qualname__, "__slots__": (),
-            })
+            watching: type = type(kind)(kind.__name__, (kind,), members)
         except Exception:  # a class that none can be derived from, for reasons of its own
             return None
         return watching
@@ -341,5 +347,5 @@ class NotedAttributes:
     def restore(self) -> None:
         """Give every object its own class again."""
         for owner, kind in reversed(self._watched):
-            object.__setattr__(owner, "__class__", kind)
+            _CLASS.__set__(owner, kind)
         self._watched.clear()

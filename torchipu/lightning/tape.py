@@ -133,9 +133,10 @@ class Tape:
     def noting(self) -> Iterator[None]:
         """Stand in for what would act, while the step runs; then note what it has written into attributes, and undo."""
         reads = NotedAttributes()
-        elsewhere = Elsewhere(self.module, reads)
-        containers = Containers(self.module, reads)
         with contextlib.ExitStack() as stack:
+            stack.callback(reads.restore)  # in any case, and below before the rest
+            elsewhere = Elsewhere(self.module, reads)
+            containers = Containers(self.module, reads)
             stack.enter_context(standing_in(self.module, {"log": self.log}))
             for metric in outermost_metrics(self.module):
                 stack.enter_context(standing_in(metric, {
