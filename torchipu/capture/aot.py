@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch._dynamo import functional_export
 from torch._dynamo.convert_frame import CaptureOutput, get_traced_fn
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as desc
@@ -21,6 +22,7 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.graph import _ExportCodeGen
 from torch.utils import _pytree as pytree
 
 from torchipu.capture import printing, substitutes
@@ -288,7 +290,7 @@ def _dynamo(
 def _graph_of(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], changes: Changes,
 ) -> GraphModule:
-    with changes.noted(), _defaults_by_name(module):
+    with changes.noted(), _defaults_by_name(module), _arguments_or_none():
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
         except SyntaxError as error:
@@ -300,6 +302,23 @@ def _graph_of(
                 remedy="return what is to be handed back: the loss, a result, or the buffer that forward writes into",
             ) from None
     return captured
+
+
+class _Written(_ExportCodeGen):
+    """Writes a graph of Dynamo's as Python, also one that takes nothing: torch 2.10 writes ``(self, ,)``."""
+
+    def gen_var_bindings(self, *args: Any, **kwargs: Any) -> str:
+        return str(super().gen_var_bindings(*args, **kwargs)).replace("((self, ,))", "((self,))")
+
+
+@contextlib.contextmanager
+def _arguments_or_none() -> Iterator[None]:
+    """Let forward take nothing."""
+    if not hasattr(functional_export, _ExportCodeGen.__name__):  # releases that write it so
+        yield
+        return
+    with replaced(functional_export, _ExportCodeGen.__name__, _Written):
+        yield
 
 
 @contextlib.contextmanager
