@@ -44,6 +44,7 @@ class Holder:
         words: Of a name in it, for messages: a pattern for `str.format`.
         is_of_torch: Whether it is a module of torch's own, which keeps things in private attributes.
         is_module: Whether it is a module.
+        is_class: Whether it is a class.
         owner: The object, if it is one and no module.
     """
 
@@ -53,6 +54,7 @@ class Holder:
     words: str
     is_of_torch: bool = False
     is_module: bool = False
+    is_class: bool = False
     owner: Any = None
 
     def told(self, name: str) -> str:
@@ -159,7 +161,7 @@ class Reachable:
                     self._function(function)
             self._hold(Holder(
                 partial(_of_class, one), partial(setattr, one), partial(delattr, one),
-                f"Attribute {{}} of the class {_braced(one.__name__)}",
+                f"Attribute {{}} of the class {_braced(one.__name__)}", is_class=True,
             ), f"{one.__name__}.")
 
     def _function(self, function: FunctionType) -> None:
