@@ -296,12 +296,26 @@ def _graph_of(
         except SyntaxError as error:
             if "_dynamo_bytecode_unflatten((,)" not in (error.text or ""):
                 raise
-            # What torch writes of a forward without results is no Python.
-            raise CaptureError(
-                f"forward of {type(module).__name__} returns no tensor that it has computed",
-                remedy="return what is to be handed back: the loss, a result, or the buffer that forward writes into",
-            ) from None
+            raise _no_result(module) from None  # what torch writes of a forward without results is no Python
+    if not _has_results(captured):
+        raise _no_result(module)
     return captured
+
+
+def _has_results(captured: GraphModule) -> bool:
+    """Whether forward returns a tensor: torch 2.10 has a graph of what it returns, and 2.13 raises."""
+    returned: GraphModule | None = getattr(captured, "_out_shuffle_graph", None)
+    if returned is None:
+        return True
+    (output,) = returned.graph.find_nodes(op="output")
+    return any(isinstance(leaf, Node) for leaf in pytree.tree_leaves(output.args))
+
+
+def _no_result(module: torch.nn.Module) -> CaptureError:
+    return CaptureError(
+        f"forward of {type(module).__name__} returns no tensor that it has computed",
+        remedy="return what is to be handed back: the loss, a result, or the buffer that forward writes into",
+    )
 
 
 class _Written(_ExportCodeGen):

@@ -9,7 +9,7 @@ import torch
 
 from tests.device.tilings.calls import judge_call
 from tests.ops.cases import calls
-from tests.releases import not_before
+from tests.releases import NUMBERS_IN_BUCKETS
 
 SERVED = re.compile(
     r"aten\.(clone|cat|stack|constant_pad_nd|slice_scatter|select_scatter|slice_backward|select_backward|repeat|flip|roll|"
@@ -20,9 +20,8 @@ SERVED = re.compile(
     r"diagonal_scatter|diagonal_backward|diag_embed|tril|triu|_?embedding_.*|max_unpool.*|masked_scatter|"
     r"masked_scatter_backward|nonzero_static|sort|topk|kthvalue|median|nanmedian|mode|searchsorted|bucketize|histc)\.[A-Za-z_]+"
 )
-NUMBERS_AMONG_BOUNDS = not_before((2, 13), "its tensors without values take no number in the place of a tensor")
 TARGETS = [
-    pytest.param(target, marks=NUMBERS_AMONG_BOUNDS) if target == "aten.bucketize.Scalar" else target
+    pytest.param(target, marks=NUMBERS_IN_BUCKETS) if target == "aten.bucketize.Scalar" else target
     for target in sorted(calls()) if SERVED.fullmatch(target)
 ]
 
