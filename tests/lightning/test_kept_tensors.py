@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import pickle
 import re
 import warnings
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,7 +20,9 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanMetric
 
+from tests.lightning import runs
 from tests.lightning.runs import QUIET, Run
 
 X = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.25], [-2.0, 4.0], [1.0, 1.0], [2.0, 2.0]])
@@ -27,6 +30,7 @@ SEEN: list[torch.Tensor] = []
 NAMES: set[str] = set()
 RECENT: deque[torch.Tensor] = deque()
 TABLES: dict[int, torch.Tensor] = {}
+COUNTS: Counter[str] = Counter()
 LAST: Any = None
 CALLS = 0
 IS_READY = False
@@ -70,6 +74,7 @@ class Keeping(L.LightningModule):
         self.ordered: OrderedDict[str, torch.Tensor] = OrderedDict()
         self.names: set[str] = set()
         self._is_ready = False
+        self.mean = MeanMetric()
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss: torch.Tensor = self.linear(batch[0]).square().mean()
@@ -217,17 +222,21 @@ def _fresh() -> Iterator[None]:
 def forget() -> None:
     global LAST, CALLS, IS_READY
     LAST, CALLS, IS_READY = None, 0, False
-    for held in (SEEN, NAMES, RECENT, TABLES):
+    runs.LAST = None
+    for held in (SEEN, NAMES, RECENT, TABLES, COUNTS, *(fills_a_default.__defaults__ or ())):
         held.clear()
+    counts_in_a_function.__dict__.clear()
 
 
-def fit(accelerator: str, keep: Any, read: Any = lambda module: []) -> tuple[Keeping, list[str]]:
+def fit(
+    accelerator: str, keep: Any, read: Any = lambda module: [], kind: type[Keeping] = Keeping,
+) -> tuple[Keeping, list[str]]:
     """Return a module that was trained, and what was said of what it keeps."""
     forget()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = Run(
-            accelerator, lambda: Keeping(keep, read), lambda: DataLoader(TensorDataset(X), batch_size=2), max_epochs=2,
+            accelerator, lambda: kind(keep, read), lambda: DataLoader(TensorDataset(X), batch_size=2), max_epochs=2,
         )
     return run.module, [str(one.message) for one in caught if "when the step was captured" in str(one.message)]
 
@@ -423,7 +432,38 @@ def shifts(module: Any, loss: torch.Tensor) -> Any:
     module.part.last = loss
 
 
+def looks_and_empties(module: Any, loss: torch.Tensor) -> Any:
+    count = len(module.nested["inner"])
+    module.nested["inner"].clear()
+    module.nested["inner"].update(one=loss, two=loss)
+    return count
+
+
+def counts_by_a_counter(module: Any, loss: torch.Tensor) -> Any:
+    COUNTS["steps"] += 1
+    return COUNTS["steps"]
+
+
+def fills_a_default(module: Any, loss: torch.Tensor, kept: list[torch.Tensor] = []) -> Any:  # noqa: B006
+    kept.append(loss)
+    return len(kept)
+
+
+def counts_in_a_function(module: Any, loss: torch.Tensor) -> Any:
+    counts_in_a_function.count = getattr(counts_in_a_function, "count", 0) + 1  # type: ignore[attr-defined]
+    return counts_in_a_function.count  # type: ignore[attr-defined]
+
+
+def fills_another_file_s_global(module: Any, loss: torch.Tensor) -> Any:
+    before, runs.LAST = runs.LAST, loss
+    return before
+
+
 TOLD: dict[Any, str] = {
+    counts_by_a_counter: "COUNTS, a Counter,", fills_a_default: "a default of fills_a_default, a list,",
+    counts_in_a_function: "Attribute count of the function counts_in_a_function",
+    fills_another_file_s_global: "The global LAST of tests.lightning.runs",
+    looks_and_empties: "nested.inner",
     raises_a_private_flag: "_is_ready", shifts: "record.last",
     fills_a_global: "The global LAST", fills_a_global_once: "The global LAST",
     fills_a_variable: "held of an enclosing function", fills_a_namespace: "Attribute box.last of SimpleNamespace",
@@ -446,8 +486,12 @@ def test_what_the_next_micro_batch_would_read_is_told_of(keep: Any) -> None:
     assert "Keeping" in told[0] or "Record" in told[0]
 
 
-UNSEEN = (fills_a_global, fills_a_global_once, fills_a_variable, fills_a_namespace)
-WITH_LINES = [keep for keep in TOLD if keep not in (keeps_two, pair, global_number, shifts, *UNSEEN)]
+UNSEEN = (
+    counts_by_a_counter, fills_a_default, fills_another_file_s_global, fills_a_global, fills_a_global_once,
+    fills_a_variable, fills_a_namespace,
+)
+WITHOUT_LINES = (keeps_two, pair, global_number, shifts, counts_in_a_function, *UNSEEN)
+WITH_LINES = [keep for keep in TOLD if keep not in WITHOUT_LINES]
 
 
 @pytest.mark.parametrize("keep", WITH_LINES)
@@ -502,6 +546,15 @@ def table_of_the_module(module: Any, loss: torch.Tensor) -> Any:
     return module.by_name[3] * module.by_name.setdefault("four", torch.ones(()))
 
 
+@functools.lru_cache
+def kept_table(size: int) -> torch.Tensor:
+    return torch.arange(1, size + 1).float().prod()
+
+
+def table_of_a_function_that_keeps_it(module: Any, loss: torch.Tensor) -> Any:
+    return kept_table(3)
+
+
 def global_mask(module: Any, loss: torch.Tensor) -> Any:
     global LAST
     if LAST is None:
@@ -531,11 +584,18 @@ def flag(module: Any, loss: torch.Tensor) -> Any:
     return None
 
 
+def mask_beside_a_metric(module: Any, loss: torch.Tensor) -> Any:
+    module.by_name["mean"] = module.mean(loss)
+    return global_mask(module, loss)
+
+
 MADE_ONCE: dict[Any, Callable[[Any], Any]] = {
     mask_of_an_attribute: lambda module: [module.last], mask_of_a_part: lambda module: [module.part.last],
     mask_of_an_object: lambda module: [module.box.last, module.record.last],
     table_of_a_global: lambda module: TABLES.values(), table_of_the_module: lambda module: module.by_name.values(),
-    global_mask: lambda module: [LAST], mask_in_a_list: lambda module: [*module.losses, *SEEN],
+    table_of_a_function_that_keeps_it: lambda module: [kept_table(3)],
+    mask_beside_a_metric: lambda module: module.by_name.values(), global_mask: lambda module: [LAST],
+    mask_in_a_list: lambda module: [*module.losses, *SEEN],
     names_in_a_set: lambda module: [len(NAMES), len(module.names)], flag: lambda module: [IS_READY],
 }
 
@@ -547,6 +607,42 @@ def test_nothing_is_said_of_constants_that_are_made_once(keep: Any) -> None:
     assert told == []
     assert ours.found == pytest.approx(cpu.found, rel=1e-4)
     torch.testing.assert_close(ours.linear.weight, cpu.linear.weight)
+
+
+class ByHand(Keeping):
+    """The same by manual optimisation, with numbers of the loop in its places."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        optimizer: Any = self.optimizers()
+        loss = self.linear(batch[0]).square().mean()
+        kept = self.keep(self, loss.detach())
+        self.by_name["index"] = batch_idx
+        optimizer.zero_grad()
+        self.manual_backward(loss if kept is None else loss * kept)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("keep", [mask_of_a_part, global_mask, names_in_a_set])
+def test_constants_of_manual_optimisation(keep: Any) -> None:
+    def read(module: Any) -> Any:
+        return [*MADE_ONCE[keep](module), module.by_name["index"]]
+
+    cpu, _ = fit("cpu", keep, read, ByHand)
+    ours, told = fit("ipu", keep, read, ByHand)
+    assert told == []
+    assert ours.found == pytest.approx(cpu.found, rel=1e-4)
+    torch.testing.assert_close(ours.linear.weight, cpu.linear.weight)
+
+
+@pytest.mark.parametrize("keep", [fills_a_global, fills_none, asks_a_set])
+def test_what_is_read_in_manual_optimisation(keep: Any) -> None:
+    _, told = fit("ipu", keep, kind=ByHand)
+    assert len(told) == 1
+    assert TOLD[keep] in told[0]
 
 
 def reads_its_own(module: Any, loss: torch.Tensor) -> Any:

@@ -414,11 +414,11 @@ class NotedAttributes:
     """Notes which attributes of objects, there or not, a step reads before it has written them.
 
     Attributes:
-        stand_ins: What stands for containers during the step, by number of the container, with the container.
+        stand_ins: What stands for containers and the like during the step, by number of the original, with that.
     """
 
     def __init__(self) -> None:
-        self.stand_ins: dict[int, tuple[Noted, Any]] = {}
+        self.stand_ins: dict[int, tuple[Any, Any]] = {}
         self._read: dict[tuple[int, str], str] = {}
         self._written: set[tuple[int, str]] = set()
         self._watched: list[tuple[Any, type]] = []

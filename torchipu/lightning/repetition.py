@@ -122,16 +122,18 @@ class Repetition:
         tape, numbers = step.tape, self._numbers
         plain = [action for action in tape.actions if not isinstance(action, EFFECTS)]
         written = [action for action in tape.actions if isinstance(action, EFFECTS)]
-        effects = {effect.key: effect for effect in written if not effect.is_guarded}
+        # What a metric returns is not known here, so that it cannot be put in its place.
+        judged = [effect for effect in written if not (effect.is_guarded or _is_pending(effect.content))]
+        effects = {effect.key: effect.held(_plain) for effect in judged}
         found = Outcome(
             [list(numbers.done), [self._seen(one, tape.tensors)[0] for one in plain],
              self._seen(step.returned, tape.tensors)[0]],
             effects, tensors=list(tape.tensors), line=numbers.line,
         )
-        for key, effect in effects.items():
-            found.values[key], is_constant = self._seen(effect.content, tape.tensors)
+        for effect in judged:
+            found.values[effect.key], is_constant = self._seen(effect.content, tape.tensors)
             if is_constant:
-                found.constant.add(key)
+                found.constant.add(effect.key)
         return found
 
     def _seen(self, value: Any, tensors: Sequence[torch.Tensor]) -> tuple[Any, bool]:
@@ -201,6 +203,15 @@ def _compared(first: Outcome, others: Mapping[Any, Outcome]) -> Verdict:
         elif before.extends != now.extends or (before.extends and before.look.read_at):
             told[key] = ""  # where it grows, what is read of it may change at any time
     return Verdict(told, frozenset(once), frozenset(anew), tuple(unplayed))
+
+
+def _is_pending(content: Any) -> bool:
+    return any(isinstance(leaf, Pending) for leaf in pytree.tree_leaves(content))
+
+
+def _plain(content: Any) -> Any:
+    """Return a structure with numbers as they are now."""
+    return pytree.tree_map(lambda leaf: leaf.plain if isinstance(leaf, Number) else leaf, content)
 
 
 def _as_state(effect: Effect) -> Effect:

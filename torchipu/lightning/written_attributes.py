@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from torchipu.capture.reachable import CONTAINERS, MISSING, Holder, Kept, Reachable, refill
+from torchipu.capture.reachable import KINDS, MISSING, Holder, Kept, Reachable, refill
 from torchipu.lightning.expressions import Number, Output, Surroundings, evaluated
 from torchipu.lightning.noted_reads import (
     NotedAttributes,
@@ -433,7 +434,9 @@ class Filled:
         items = evaluated(self.items, at)
         if self.is_anew:
             refill(self.container, items)
-        elif isinstance(self.container, (dict, set)):
+        elif isinstance(self.container, dict):
+            dict.update(self.container, items)  # a Counter's own adds
+        elif isinstance(self.container, set):
             self.container.update(items)
         else:
             self.container.extend(items)
@@ -462,9 +465,14 @@ class Elsewhere:
         """Let what notes reads stand for containers and objects, until they are set back."""
         for holder, before in self._kept.held:
             for name, value in before.items():
+                if holder.is_class:
+                    continue
                 # Containers stands in for those that attributes of modules have.
-                if type(value) in ((set, deque) if holder.is_module else CONTAINERS) and not holder.is_class:
+                if type(value) in ((set, deque) if holder.is_module else KINDS):
                     self._stand_in(holder, name, value)
+                elif isinstance(value, _lru_cache_wrapper):  # what it keeps would be tensors of the capture
+                    holder.put(name, value.__wrapped__)
+                    self._reads.stand_ins[id(value)] = value.__wrapped__, value
             if holder.owner is not None:
                 self._reads.watch(holder.owner)
 
@@ -566,7 +574,9 @@ def _of_dict(
     path: Path, now: dict[Any, Any], before: dict[Any, Any], stand_in: NotedDict | None,
 ) -> list[Written]:
     if stand_in is not None and stand_in.is_own:
-        return [Refilled(path, {key: _copied(value) for key, value in now.items()})]
+        look = _read(_read_in(stand_in, {**before, **now}), is_state=False)
+        return [Refilled(path, {key: _copied(value) for key, value in now.items()}, look)]
+
     def read_at(key: Any) -> str:
         return "" if stand_in is None else stand_in.read_at(key)
 
