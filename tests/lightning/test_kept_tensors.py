@@ -460,7 +460,7 @@ def fills_another_file_s_global(module: Any, loss: torch.Tensor) -> Any:
 
 
 TOLD: dict[Any, str] = {
-    counts_by_a_counter: "COUNTS, a Counter,", fills_a_default: "a default of fills_a_default, a list,",
+    counts_by_a_counter: "COUNTS, a Counter,", fills_a_default: "kept, a list,",
     counts_in_a_function: "Attribute count of the function counts_in_a_function",
     fills_another_file_s_global: "The global LAST of tests.lightning.runs",
     looks_and_empties: "nested.inner",

@@ -182,8 +182,10 @@ class Reachable:
         for value in [space[name] for name in names if isinstance(space.get(name), ModuleType)]:
             self._python_module(value, names)
         called = _braced(function.__name__)
-        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._value(value, f"a default of {function.__name__}")
+        places = code.co_varnames[:code.co_argcount][::-1]
+        defaults = dict(zip(places, (function.__defaults__ or ())[::-1], strict=False))
+        for name, value in (defaults | (function.__kwdefaults__ or {})).items():
+            self._value(value, name)
         own = function.__dict__
         self._hold(Holder(
             partial(dict, own), partial(dict.__setitem__, own), partial(dict.__delitem__, own),
