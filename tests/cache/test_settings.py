@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from tests.releases import USERS_WITHOUT_NAMES
 from torchipu.cache import settings
 
 
-@pytest.mark.parametrize("user", ["somebody", 'a<b>"c', None])
+@pytest.mark.parametrize("user", ["somebody", 'a<b>"c', pytest.param(None, marks=USERS_WITHOUT_NAMES)])
 def test_without_a_folder_it_lies_in_that_of_torch(monkeypatch: pytest.MonkeyPatch, user: str | None) -> None:
     def getuser() -> str:
         if user is None:

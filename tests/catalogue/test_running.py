@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.catalogue.unharmed import unharmed
+from tests.releases import CHANGED_CONTAINERS
 from torchipu import InferenceStep, Options, OutOfTileMemoryError, TrainStep
 from torchipu.backend import COUNTS
 
@@ -91,6 +92,7 @@ class Nested(torch.nn.Module):
 
 
 @pytest.mark.case(72)
+@CHANGED_CONTAINERS
 def test_a_step_that_its_own_model_calls(told):
     model = Nested()
     model.run = step = InferenceStep(model)

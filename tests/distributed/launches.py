@@ -102,6 +102,7 @@ def interrupt(how: int) -> dict[str, Any]:
         )["status"])
     pids: list[int] = []
     while len(pids) < 4:
+        assert os.waitpid(launcher, os.WNOHANG) == (0, 0), "the launcher has ended by itself"
         time.sleep(0.02)
         pids = [int(word) for file in Path().glob("*.pids") for word in file.read_text().split()]
     os.kill(launcher, how)

@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
+LAST: torch.Tensor | None = None
+"""What a step of another file may leave here."""
 QUIET = {
     "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
 }

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.ops.judge import check, judge
+from tests.releases import GRADIENTS_WITHIN
 
 PRODUCTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "of a row": lambda x: x.prod(-1), "of columns": lambda x: x.prod(0, keepdim=True), "of all": lambda x: x.prod(),
@@ -46,6 +47,7 @@ def test_the_gradient_is_one_op_and_a_cast_before_it(running: bool) -> None:
     assert not any("cumsum" in op.target or "masked" in op.target for op in ops)
 
 
+@GRADIENTS_WITHIN
 @pytest.mark.parametrize("running", [True, False])
 def test_a_gradient_within_the_function_has_one_itself(running: bool) -> None:
     def norm_of_gradient(x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.ops.judge import check, run
+from tests.releases import NUMBERS_IN_BUCKETS, SEVERAL_QUANTILES
 from torchipu.errors import ExecutionError
 
 TYPES = [torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
@@ -48,6 +49,7 @@ def test_values_and_gradients_of_distinct_floats(name: str) -> None:
     check(DISTINCT[name], distinct(5, 6, 7).permute(1, 2, 0))
 
 
+@SEVERAL_QUANTILES
 def test_several_quantiles_at_once() -> None:
     x = distinct(6, 7) * 0.25
     check(lambda x, q: x.quantile(q, 0), x.requires_grad_(), torch.tensor([0.1, 0.9]), allowed=ELSEWHERE)
@@ -135,8 +137,15 @@ def test_search_in_sorted_rows(dtype: torch.dtype, right: bool) -> None:
     check(lambda s, v, o: torch.searchsorted(s, v, side="right" if right else "left", sorter=o), rows, values, order)
     check(lambda s, v: torch.searchsorted(s, v, right=right, out_int32=True), ordered[0].contiguous(), values)
     check(lambda b, v: torch.bucketize(v, b, right=right), ordered[0].contiguous(), values)
-    check(lambda b: torch.bucketize(20, b, right=right), ordered[0].contiguous())
     check(lambda b: torch.searchsorted(b, 20.5, right=right), ordered[0].contiguous())
+
+
+@NUMBERS_IN_BUCKETS
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int32, torch.uint8], ids=str)
+def test_bucket_of_a_number(dtype: torch.dtype, right: bool) -> None:
+    ordered = torch.randint(0, 50, (33,)).sort()[0].to(dtype)
+    check(lambda b: torch.bucketize(20, b, right=right), ordered)
 
 
 def test_search_for_nan_and_in_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,23 @@ def test_what_forward_keeps_outside_the_model_is_set_back_too() -> None:
     for x in (torch.ones(2), torch.zeros(2)):
         torch.testing.assert_close(executor(x), x + 1)
     assert kept == []
+
+
+def test_counters_defaults_and_attributes_of_functions_are_set_back_too() -> None:
+    counts: Counter[str] = Counter()
+
+    def remembering(x: torch.Tensor, kept: list[torch.Tensor] = []) -> torch.Tensor:  # noqa: B006
+        kept.append(x + 1)
+        counts["runs"] += 1
+        remembering.runs = getattr(remembering, "runs", 0) + 1  # type: ignore[attr-defined]
+        return torch.cat(kept) * counts["runs"] * remembering.runs  # type: ignore[attr-defined]
+
+    executor = poptorch.inferenceModel(lambda x: remembering(x))
+    for x in (torch.ones(2), torch.zeros(2)):
+        torch.testing.assert_close(executor(x), x + 1)
+    assert remembering.__defaults__ == ([],)
+    assert counts == {"runs": 1}
+    assert vars(remembering) == {"runs": 1}
 
 
 class Slotted:

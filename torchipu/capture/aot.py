@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch._dynamo import functional_export
 from torch._dynamo.convert_frame import CaptureOutput, get_traced_fn
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as desc
@@ -21,6 +22,7 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.graph import _ExportCodeGen
 from torch.utils import _pytree as pytree
 
 from torchipu.capture import printing, substitutes
@@ -288,18 +290,49 @@ def _dynamo(
 def _graph_of(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], changes: Changes,
 ) -> GraphModule:
-    with changes.noted(), _defaults_by_name(module):
+    with changes.noted(), _defaults_by_name(module), _arguments_or_none():
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
         except SyntaxError as error:
             if "_dynamo_bytecode_unflatten((,)" not in (error.text or ""):
                 raise
-            # What torch writes of a forward without results is no Python.
-            raise CaptureError(
-                f"forward of {type(module).__name__} returns no tensor that it has computed",
-                remedy="return what is to be handed back: the loss, a result, or the buffer that forward writes into",
-            ) from None
+            raise _no_result(module) from None  # what torch writes of a forward without results is no Python
+    if not _has_results(captured):
+        raise _no_result(module)
     return captured
+
+
+def _has_results(captured: GraphModule) -> bool:
+    """Whether forward returns a tensor: torch 2.10 has a graph of what it returns, and 2.13 raises."""
+    returned: GraphModule | None = getattr(captured, "_out_shuffle_graph", None)
+    if returned is None:
+        return True
+    (output,) = returned.graph.find_nodes(op="output")
+    return any(isinstance(leaf, Node) for leaf in pytree.tree_leaves(output.args))
+
+
+def _no_result(module: torch.nn.Module) -> CaptureError:
+    return CaptureError(
+        f"forward of {type(module).__name__} returns no tensor that it has computed",
+        remedy="return what is to be handed back: the loss, a result, or the buffer that forward writes into",
+    )
+
+
+class _Written(_ExportCodeGen):
+    """Writes a graph of Dynamo's as Python, also one that takes nothing: torch 2.10 writes ``(self, ,)``."""
+
+    def gen_var_bindings(self, *args: Any, **kwargs: Any) -> str:
+        return str(super().gen_var_bindings(*args, **kwargs)).replace("((self, ,))", "((self,))")
+
+
+@contextlib.contextmanager
+def _arguments_or_none() -> Iterator[None]:
+    """Let forward take nothing."""
+    if not hasattr(functional_export, _ExportCodeGen.__name__):  # releases that write it so
+        yield
+        return
+    with replaced(functional_export, _ExportCodeGen.__name__, _Written):
+        yield
 
 
 @contextlib.contextmanager

@@ -45,6 +45,8 @@ RESULTS = "complex_results"
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
 _MOST_TIMES = 8
 _REMEDY = "compute with real and imaginary parts as two real tensors, or leave this call outside of the compiled region"
+_NO_NEGATIVE_VIEWS: Any = {aten._neg_view.default: torch.neg}
+"""Which torch 2.10 makes of the imaginary parts of a conjugate."""
 
 
 def without_complex(module: GraphModule) -> GraphModule:
@@ -93,7 +95,7 @@ def _in_parts(module: GraphModule) -> GraphModule:
 
     # The mode is this graph's own: torch 2.10 refuses one beside that of whoever is tracing.
     with torch.no_grad(), tracing(None), mode:
-        made: GraphModule = make_fx(run, tracing_mode="real")(*given)
+        made: GraphModule = make_fx(run, _NO_NEGATIVE_VIEWS, tracing_mode="real")(*given)
     _keep_marks(module, made)
     return made
 

@@ -1,14 +1,16 @@
 """What the forward of a model may read and write beside its parameters and buffers.
 
 Attributes of its modules, and of objects that they hold; globals, variables of enclosing functions and attributes of
-classes that the code of its methods names, and of the functions that those call. Code of libraries is not looked at.
+classes that the code of its methods names, and of the functions that those call, with their defaults and attributes.
+Code of libraries is not looked at.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 import sysconfig
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +28,8 @@ OWN = frozenset(vars(torch.nn.Module()))
 MOST = 20_000
 """Objects that are looked at: a model that holds a data set has more, and its forward does not write them."""
 CONTAINERS = (list, dict, set, deque)
+KINDS = (*CONTAINERS, defaultdict, OrderedDict, Counter)
+"""Classes of containers that are looked at; those of the user's own are objects."""
 _LIBRARIES = (
     TORCH_ROOT, OUR_ROOT, "<frozen", sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"],
     sysconfig.get_paths()["platlib"],
@@ -44,6 +48,7 @@ class Holder:
         words: Of a name in it, for messages: a pattern for `str.format`.
         is_of_torch: Whether it is a module of torch's own, which keeps things in private attributes.
         is_module: Whether it is a module.
+        is_class: Whether it is a class.
         owner: The object, if it is one and no module.
     """
 
@@ -53,6 +58,7 @@ class Holder:
     words: str
     is_of_torch: bool = False
     is_module: bool = False
+    is_class: bool = False
     owner: Any = None
 
     def told(self, name: str) -> str:
@@ -125,7 +131,7 @@ class Reachable:
             self._value(value.__func__, name)
         elif not self._is_new(value):
             return
-        elif type(value) in CONTAINERS:
+        elif type(value) in KINDS:
             if len(value) > MOST:
                 return
             self.containers.append((value, name))
@@ -159,7 +165,7 @@ class Reachable:
                     self._function(function)
             self._hold(Holder(
                 partial(_of_class, one), partial(setattr, one), partial(delattr, one),
-                f"Attribute {{}} of the class {_braced(one.__name__)}",
+                f"Attribute {{}} of the class {_braced(one.__name__)}", is_class=True,
             ), f"{one.__name__}.")
 
     def _function(self, function: FunctionType) -> None:
@@ -173,12 +179,36 @@ class Reachable:
             lambda: {name: space[name] for name in names if name in space}, space.__setitem__, space.__delitem__,
             "The global {}",
         ), "")
+        for value in [space[name] for name in names if isinstance(space.get(name), ModuleType)]:
+            self._python_module(value, names)
+        called = _braced(function.__name__)
+        places = code.co_varnames[:code.co_argcount][::-1]
+        defaults = dict(zip(places, (function.__defaults__ or ())[::-1], strict=False))
+        for name, value in (defaults | (function.__kwdefaults__ or {})).items():
+            self._value(value, name)
+        own = function.__dict__
+        self._hold(Holder(
+            partial(dict, own), partial(dict.__setitem__, own), partial(dict.__delitem__, own),
+            f"Attribute {{}} of the function {called}",
+        ), f"{function.__name__}.")
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         if cells:
             self._hold(Holder(
                 lambda: dict(_filled(cells)), lambda name, value: setattr(cells[name], "cell_contents", value),
                 lambda name: delattr(cells[name], "cell_contents"), "{} of an enclosing function",
             ), "")
+
+
+    def _python_module(self, module: ModuleType, names: Sequence[str]) -> None:
+        """Look at those globals of a user's module that code names, as in ``settings.seen``."""
+        file = getattr(module, "__file__", None)
+        if file is None or file.startswith(_LIBRARIES) or module.__name__.partition(".")[0] in self._libraries:
+            return
+        space = vars(module)
+        self._hold(Holder(
+            lambda: {name: space[name] for name in names if name in space}, space.__setitem__, space.__delitem__,
+            f"The global {{}} of {_braced(module.__name__)}",
+        ), f"{module.__name__}.")
 
 
 class Kept:
@@ -194,7 +224,7 @@ class Kept:
 
     def __init__(self, reachable: Reachable) -> None:
         self.held = [(holder, holder.read()) for holder in reachable.holders]
-        self.contents = [(held, name, type(held)(held)) for held, name in reachable.containers]
+        self.contents = [(held, name, copy.copy(held)) for held, name in reachable.containers]
 
     def restore(self) -> None:
         """Set everything back."""

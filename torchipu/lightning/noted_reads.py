@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -33,71 +34,146 @@ def users_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-class NotedList(list[Any]):
-    """Stands for a list of a module during a step: what is left in it does not tell what was done to it.
+class _Noted:
+    """What stand-ins for lists, deques and sets share.
 
     Attributes:
-        read_at: Where the step has looked at what the list held before, or nothing.
+        read_at: Where the step has looked at what was there before, or nothing.
         is_cut: Whether something was taken out of it, or put elsewhere than at its end.
+        is_own: Whether the step has emptied it: all that it holds is then the step's own.
     """
 
-    def __init__(self, items: Iterable[Any]) -> None:
-        super().__init__(items)
-        self.read_at = ""
-        self.is_cut = self._is_own = False
+    read_at = ""
+    is_cut = is_own = False
 
     def _look(self) -> None:
-        if not self._is_own and not self.read_at:
+        if not self.is_own and not self.read_at:
             self.read_at = users_line()
 
-    def __len__(self) -> int:
+    def _take(self) -> None:
         self._look()
-        return super().__len__()
+        self.is_cut = True
 
-    def __iter__(self) -> Iterator[Any]:
-        self._look()
-        return super().__iter__()
+    def clear(self) -> None:
+        """Take all out: what is there then is the step's own."""
+        super().clear()  # type: ignore[misc]
+        self.is_cut = self.is_own = True
 
+
+def _doing(plain: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        note(self)
+        return plain(self, *args, **kwargs)
+
+    return method
+
+
+def _noting(reads: str, takes: str) -> Callable[[type], type]:
+    """Let a class note calls of methods.
+
+    Args:
+        reads: Names of those that look at what is there.
+        takes: Names of those that look at it and take something out, or put it elsewhere than at the end.
+    """
+    def decorated(kind: Any) -> Any:
+        for names, note in ((reads, _Noted._look), (takes, _Noted._take)):
+            for name in names.split():
+                setattr(kind, name, _doing(getattr(kind, name), note))
+        return kind
+
+    return decorated
+
+
+_COMPARING = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__"
+_OF_SEQUENCES = f"__len__ __iter__ __reversed__ __contains__ __add__ __mul__ __rmul__ index count copy {_COMPARING}"
+_OF_SETS = (
+    f"__len__ __iter__ __contains__ __or__ __ror__ __and__ __rand__ __sub__ __rsub__ __xor__ __rxor__ isdisjoint "
+    f"issubset issuperset union intersection difference symmetric_difference copy {_COMPARING}"
+)
+
+
+class _NotedSequence(_Noted):
     def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
-        if not isinstance(found, TRACED):
+        found = super().__getitem__(key)  # type: ignore[misc]
+        is_from_end = isinstance(key, int) and key < 0
+        if not (is_from_end and isinstance(found, TRACED)):  # which the step may have put there itself
             self._look()
         return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
+        super().__setitem__(key, value)  # type: ignore[misc]
         self.is_cut = True
-        self._is_own |= key == slice(None)
+        self.is_own |= key == slice(None)
 
     def __delitem__(self, key: Any) -> None:
-        super().__delitem__(key)
+        super().__delitem__(key)  # type: ignore[misc]
         self.is_cut = True
-        self._is_own |= key == slice(None)
-
-    def clear(self) -> None:
-        super().clear()
-        self.is_cut = self._is_own = True
+        self.is_own |= key == slice(None)
 
     def insert(self, *args: Any) -> None:
-        super().insert(*args)
+        super().insert(*args)  # type: ignore[misc]
         self.is_cut = True
 
-    def pop(self, *args: Any) -> Any:
-        self._look()
-        self.is_cut = True
-        return super().pop(*args)
 
-    def remove(self, *args: Any) -> None:
+@_noting(_OF_SEQUENCES, "pop remove sort reverse __imul__")
+class NotedList(_NotedSequence, list[Any]):
+    """Stands for a list during a step: what is left in it does not tell what was done to it."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
         self._look()
+        return list, (list.copy(self),)
+
+
+@_noting(_OF_SEQUENCES, "pop popleft remove reverse rotate __imul__")
+class NotedDeque(_NotedSequence, deque[Any]):
+    """Stands for a deque during a step."""
+
+    def appendleft(self, item: Any) -> None:
+        super().appendleft(item)
         self.is_cut = True
-        super().remove(*args)
+
+    def extendleft(self, items: Any) -> None:
+        super().extendleft(items)
+        self.is_cut = True
+
+    def copy(self) -> Any:
+        return deque(deque.__iter__(self), self.maxlen)
+
+    def __add__(self, other: Any) -> Any:
+        return self.copy() + other
+
+    def __mul__(self, times: Any) -> Any:
+        return self.copy() * times
+
+    __rmul__ = __mul__
+    __copy__ = None  # type: ignore[assignment]  # that of deque makes another of the stand-in's class
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._look()
+        return deque, (list(deque.__iter__(self)), self.maxlen)
+
+
+@_noting(
+    _OF_SETS, "pop remove discard __isub__ __iand__ __ixor__ difference_update intersection_update "
+    "symmetric_difference_update",
+)
+class NotedSet(_Noted, set[Any]):
+    """Stands for a set during a step."""
+
+    def copy(self) -> Any:
+        return set(set.__iter__(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._look()
+        return set, (list(set.__iter__(self)),)
 
 
 class NotedDict(dict[Any, Any]):
     """Stands for a dictionary of a module during a step, and notes which keys it reads before it has written them.
 
     Attributes:
-        is_cleared: Whether the step has emptied it: all that it holds is then the step's own.
+        is_own: Whether the step has emptied it.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -106,7 +182,7 @@ class NotedDict(dict[Any, Any]):
         self._begin()  # an OrderedDict writes its items one by one
 
     def _begin(self) -> None:
-        self.is_cleared = False
+        self.is_own = False
         self._looked: dict[Any, str] = {}
         self._own: set[Any] = set()
         self._own_when_all_was_read: set[Any] | None = None
@@ -120,11 +196,11 @@ class NotedDict(dict[Any, Any]):
         return found
 
     def _look(self, key: Any) -> None:
-        if not self.is_cleared and key not in self._own and key not in self._looked:
+        if not self.is_own and key not in self._own and key not in self._looked:
             self._looked[key] = users_line()
 
     def _look_at_all(self) -> None:
-        if self.is_cleared:
+        if self.is_own:
             return
         if self._own_when_all_was_read is None:
             self._own_when_all_was_read, self._all_read_at = set(self._own), users_line()
@@ -221,21 +297,42 @@ class NotedDict(dict[Any, Any]):
 
     def clear(self) -> None:
         super().clear()
-        self.is_cleared = True
+        self.is_own = True
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._look_at_all()
+        return dict, (dict(dict.items(self)),)
 
 
 class NotedDefaultDict(NotedDict, defaultdict[Any, Any]):
     """`NotedDict` that makes what is missing."""
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._look_at_all()
+        return defaultdict, (self.default_factory, dict(dict.items(self)))
+
+    __copy__ = None  # type: ignore[assignment]  # that of defaultdict makes another of the stand-in's class
+
 
 class NotedOrderedDict(NotedDict, OrderedDict[Any, Any]):
     """`NotedDict` that can be put in another order."""
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._look_at_all()
+        return OrderedDict, (list(OrderedDict.items(self)),)
 
-def noted(value: Any) -> NotedList | NotedDict | None:
-    """Return what stands for a list or a dictionary during a step, or None for what else it may be."""
+
+Noted = NotedList | NotedDeque | NotedSet | NotedDict
+
+
+def noted(value: Any) -> Noted | None:
+    """Return what stands for a list, a deque, a set or a dictionary during a step, or None for what else it may be."""
     if type(value) is list:
         return NotedList(value)
+    if type(value) is deque:
+        return NotedDeque(value, value.maxlen)
+    if type(value) is set:
+        return NotedSet(value)
     if type(value) is dict:
         return NotedDict(value)
     if type(value) is defaultdict:
@@ -243,11 +340,26 @@ def noted(value: Any) -> NotedList | NotedDict | None:
     return NotedOrderedDict(value) if type(value) is OrderedDict else None
 
 
+def content_of(held: Any) -> Any:
+    """Return what is in a container as a plain list, set or dictionary, without noting that."""
+    kind: Any
+    for kind in (list, deque, set):
+        if isinstance(held, kind):
+            return set(kind.__iter__(held)) if kind is set else list(kind.__iter__(held))
+    return dict(dict.items(held))
+
+
 def _flat(held: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
     return list(held.values()), list(held)
 
 
-pytree.register_pytree_node(NotedList, lambda held: (held.copy(), None), lambda items, _: list(items))
+def _read(held: NotedList | NotedDeque) -> tuple[list[Any], None]:
+    held._look()
+    return content_of(held), None
+
+
+pytree.register_pytree_node(NotedList, _read, lambda items, _: list(items))
+pytree.register_pytree_node(NotedDeque, _read, lambda items, _: deque(items))
 for _kind in (NotedDict, NotedDefaultDict, NotedOrderedDict):
     pytree.register_pytree_node(_kind, _flat, lambda values, keys: dict(zip(keys, values, strict=True)))
 
@@ -271,30 +383,59 @@ def has_tensors(value: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
 
 
+def watching_class(kind: Any, members: dict[str, Any]) -> type:
+    """Return a class whose objects pass for those of another one, also when they are copied or pickled.
+
+    Args:
+        kind: The other one, from which it is derived.
+        members: What it does itself.
+    """
+    def as_own(name: str) -> Callable[..., Any]:
+        def call(self: Any, *args: Any) -> Any:
+            watching = type(self)
+            _CLASS.__set__(self, kind)
+            try:
+                return getattr(kind, name)(self, *args)
+            finally:
+                _CLASS.__set__(self, watching)
+
+        return call
+
+    copying = [name for name in ("__reduce_ex__", "__deepcopy__", "__copy__") if hasattr(kind, name)]
+    made: type = type(kind)(kind.__name__, (kind,), {
+        **members, **{name: as_own(name) for name in copying}, "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__class__": property(lambda _: kind, _CLASS.__set__),  # which dataclasses compare, and pickle
+    })
+    return made
+
+
 class NotedAttributes:
-    """Notes which attributes of objects, there or not, a step reads before it has written them."""
+    """Notes which attributes of objects, there or not, a step reads before it has written them.
+
+    Attributes:
+        stand_ins: What stands for containers and the like during the step, by number of the original, with that.
+    """
 
     def __init__(self) -> None:
+        self.stand_ins: dict[int, tuple[Any, Any]] = {}
         self._read: dict[tuple[int, str], str] = {}
         self._written: set[tuple[int, str]] = set()
         self._watched: list[tuple[Any, type]] = []
         self._known: set[int] = set()
         self._watching: dict[type, type | None] = {}
 
-    def state(self, owner: Any, name: str, was: Any, now: Any) -> tuple[bool, str]:
-        """Return whether the next micro-batch may read what the last one leaves in an attribute, and where.
+    def originals(self) -> dict[int, Any]:
+        """Return the containers by number of what stands for them."""
+        return {id(stand_in): original for stand_in, original in self.stand_ins.values()}
 
-        Args:
-            owner: The object, or None where nobody knows what is read.
-            name: The attribute.
-            was: What it was before the step; None too if it was not there.
-            now: What the step leaves in it.
-        """
-        read_at = self._read.get((id(owner), name), "")
-        if id(owner) not in self._known:
-            return is_carried(was, now), ""
-        is_read = bool(read_at) and (is_carried(was, now) or (was is None and has_tensors(now)))
-        return is_read, read_at
+    def knows(self, owner: Any) -> bool:
+        """Whether what is read of an object is noted."""
+        return id(owner) in self._known
+
+    def read_at(self, owner: Any, name: str) -> str:
+        """Return where an attribute was read before it was written, or nothing."""
+        return self._read.get((id(owner), name), "")
 
     def watch(self, owner: Any) -> None:
         """Begin with an object whose class is the user's own; others do not keep what a step leaves."""
@@ -332,14 +473,8 @@ class NotedAttributes:
             kind.__setattr__(self_, name, value)
             self._written.add((id(self_), name))
 
-        members: dict[str, Any] = {
-            "__getattribute__": get, "__setattr__": put, "__module__": kind.__module__,
-            "__qualname__": kind.__qualname__, "__slots__": (),
-        }
-        if not issubclass(kind, torch.nn.Module):  # whose class others set, too
-            members["__class__"] = property(lambda _: kind)  # which dataclasses compare
         try:
-            watching: type = type(kind)(kind.__name__, (kind,), members)
+            watching = watching_class(kind, {"__getattribute__": get, "__setattr__": put, "__slots__": ()})
         except Exception:  # a class that none can be derived from, for reasons of its own
             return None
         return watching

@@ -16,6 +16,7 @@ from torchipu.capture.distributions import unvalidated
 from torchipu.capture.running import Running, capture_by_running
 from torchipu.errors import CaptureError, IpuError
 from torchipu.lightning.expressions import Number, NumbersInTorch, Output, Surroundings, number
+from torchipu.lightning.repetition import Repetition
 from torchipu.lightning.tape import Tape
 from torchipu.lightning.watched_module import Reading, watched
 from torchipu.lightning.written_attributes import Assigned
@@ -191,6 +192,9 @@ class StepCapture(Running):
             except CaptureError as error:
                 raise self._explained(error) from error
             refuse_ops_outside(self._captured.graph.ops)
+            verdict = Repetition(self, given).verdict() if self.tape.may_differ() else None
+            if verdict is not None:
+                self.tape.judge(verdict)
         return self._captured
 
     def _explained(self, error: CaptureError) -> IpuError:

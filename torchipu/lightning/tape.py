@@ -6,7 +6,7 @@ import contextlib
 import operator
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchipu.lightning.expressions import Number, Output, Pending, Surroundings, evaluated
 from torchipu.lightning.known_metrics import KnownMetric, known_metric
 from torchipu.lightning.noted_reads import TRACED, NotedAttributes
-from torchipu.lightning.written_attributes import Appended, Assigned, Bound, Containers, Elsewhere, Refilled
+from torchipu.lightning.verdict import Verdict
+from torchipu.lightning.written_attributes import (
+    EFFECTS,
+    Assigned,
+    Bound,
+    Containers,
+    Effect,
+    Elsewhere,
+    Filled,
+    is_data,
+)
 
 METRIC_METHODS = ("forward", "update", "compute", "reset")
 
@@ -71,6 +81,7 @@ class Tape:
     Attributes:
         actions: What was noted, in order.
         tensors: Those of the capture that are handed back: for actions, and for what the step returns.
+        unplayed: What the step does only where it runs on what it has left, which nothing does for it.
         sums: Places of outputs that replicas add up, rather than average, by the word of ``reduce_fx``.
     """
 
@@ -80,7 +91,7 @@ class Tape:
         self.tensors: list[torch.Tensor] = []
         self.reductions: dict[int, str] = {}
         self.has_numbers = False
-        self.unfollowed: list[str] = []
+        self.unplayed: tuple[Effect, ...] = ()
 
     # ------------------------------------------------------------------ values
     def hold(self, value: Any) -> Any:
@@ -134,8 +145,10 @@ class Tape:
         """Stand in for what would act, while the step runs; then note what it has written into attributes, and undo."""
         reads = NotedAttributes()
         with contextlib.ExitStack() as stack:
-            stack.callback(reads.restore)  # in any case, and below before the rest
             elsewhere = Elsewhere(self.module, reads)
+            stack.callback(elsewhere.restore)
+            stack.callback(reads.restore)  # in any case, and below before the rest
+            elsewhere.begin()
             containers = Containers(self.module, reads)
             stack.enter_context(standing_in(self.module, {"log": self.log}))
             for metric in outermost_metrics(self.module):
@@ -148,44 +161,80 @@ class Tape:
                 yield
             finally:
                 reads.restore()
-                written = containers.undo()
-                written_elsewhere, self.unfollowed = elsewhere.undo()
-        self.actions += [effect.held(self.hold) for effect in (*written, *written_elsewhere)]
+                written = [*containers.undo(), *elsewhere.written()]
+        self.actions += [effect.held(self.hold) for effect in written]
 
     def play(self, at: Surroundings) -> None:
         """Do for a micro-batch what was noted."""
         for action in self.actions:
-            action.do(self.module, at)
+            if getattr(action, "is_followed", True):
+                action.do(self.module, at)
+
+    # ------------------------------------------------------------------ what the next micro-batch does
+    def may_differ(self) -> bool:
+        """Whether the step may read what it leaves: where it does not, every micro-batch does the same."""
+        return any(
+            isinstance(action, EFFECTS) and not action.is_guarded
+            and (action.look.may_matter or not getattr(action, "is_followed", True)) for action in self.actions
+        )
+
+    def judge(self, verdict: Verdict) -> None:
+        """Take what was found when the step ran a second time on what it leaves.
+
+        Args:
+            verdict: What differs then.
+        """
+        self.actions = [
+            self._judged(action, verdict) if isinstance(action, EFFECTS) else action for action in self.actions
+        ]
+        self.unplayed = verdict.unplayed
+
+    def _judged(self, effect: Effect, verdict: Verdict) -> Effect:
+        key = effect.key
+        line = verdict.told.get(key)
+        look = replace(effect.look, is_state=line is not None, read_at=effect.look.read_at or line or "")
+        judged: Any = replace(effect, look=look)
+        if key in verdict.anew:
+            judged = judged.anew()
+        elif key in verdict.once and effect.extends:
+            judged = judged.once(self.module)
+        if line is None and isinstance(judged, (Bound, Filled)) and is_data(judged.content):
+            judged = replace(judged, is_followed=True)
+        found: Effect = judged
+        return found
 
     def warn_of_states(self, step: str, told: set[str]) -> None:
-        """Say once that a tensor, which the step may read, was given another value, or what else is not followed.
+        """Say once what the step leaves that it reads again, and what else is not followed.
 
         Args:
             step: Name of the step.
             told: What has been told of already; what is told now is added.
         """
         kind = type(self.module).__name__
-        for action in self.actions:
-            if not isinstance(action, (Assigned, Appended, Refilled)) or not action.is_state:
+        for action in (*self.actions, *self.unplayed):
+            if not isinstance(action, EFFECTS):
                 continue
-            name = ".".join(str(part) for part in action.path if part != "")
-            is_tensor = isinstance(action, Assigned) and isinstance(action.value, Output)
-            what = "another tensor" if is_tensor else "other content"
-            _warn_once(
-                told, name, f"{step} gives {name} of {kind} {what}: it is no buffer, so that every micro-batch reads "
-                f"what it held when the step was captured{_read(action.read_at)}. If it is to change, call "
-                f'self.register_buffer("{action.path[1]}", ...) in __init__, and write into it',
-            )
-        bound = [
-            (one.holder.told(one.name), one.read_at, "that tensor")
-            for one in self.actions if isinstance(one, Bound) and one.is_state
-        ]
-        for what, read_at, words in [*bound, *((told_of, "", "it") for told_of in self.unfollowed)]:
-            _warn_once(
-                told, what, f"{what} is changed by {step} of {kind}: every micro-batch reads what {words} was when the "
-                f"step was captured{_read(read_at)}. If it is to change, keep it in an attribute of the module: a "
-                "number, or a buffer that the step writes into",
-            )
+            if isinstance(action, (Bound, Filled)):
+                if action.look.is_state or not (action.is_followed or _is_made(action)):
+                    self._warn_of_elsewhere(action, step, kind, told)
+            elif action.look.is_state:
+                name = ".".join(str(part) for part in action.path if part != "")
+                is_tensor = isinstance(action, Assigned) and isinstance(action.value, Output)
+                what = "another tensor" if is_tensor else "other content"
+                _warn_once(
+                    told, name, f"{step} gives {name} of {kind} {what}: it is no buffer, so that every micro-batch "
+                    f"reads what it held when the step was captured{_read(action.look.read_at)}. If it is to change, "
+                    f'call self.register_buffer("{action.path[1]}", ...) in __init__, and write into it',
+                )
+
+    @staticmethod
+    def _warn_of_elsewhere(action: Bound | Filled, step: str, kind: str, told: set[str]) -> None:
+        what, words = action.told, "that tensor" if isinstance(action, Bound) and action.is_followed else "it"
+        _warn_once(
+            told, what, f"{what} is changed by {step} of {kind}: every micro-batch reads what {words} was when the "
+            f"step was captured{_read(action.look.read_at)}. If it is to change, keep it in an attribute of the "
+            "module: a number, or a buffer that the step writes into",
+        )
 
     def warn_of_numbers(self, step: str) -> None:
         """Say once that a plain number was logged."""
@@ -195,6 +244,11 @@ class Tape:
                 f"{step} logs {names[0]!r}, a Python number that torchipu cannot follow: it is taken anew only when "
                 "the step is captured again. Log it in a hook such as on_train_batch_end", stacklevel=2,
             )
+
+
+def _is_made(action: Bound | Filled) -> bool:
+    """Whether there was nothing in its place before."""
+    return isinstance(action, Bound) and not action.was_there
 
 
 def _read(place: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchipu.lightning.expressions import Guard, Number, Pending, Surroundings, number
+from torchipu.lightning.noted_reads import watching_class
 
 PLAIN = (bool, int, float, str, type(None))
 _OF_LOOP = frozenset({"current_epoch", "global_step", "trainer", "optimizers", "lr_schedulers"})
@@ -162,11 +163,7 @@ def watched(module: Any, guards: list[Guard], counters: set[str]) -> Iterator[Re
             return reading.attribute(name, value)
         return value
 
-    meta: Any = type(kind)
-    watching = meta(kind.__name__, (kind,), {
-        "__getattribute__": get, "__module__": kind.__module__, "__qualname__": kind.__qualname__,
-    })
-    module.__class__ = watching
+    module.__class__ = watching_class(kind, {"__getattribute__": get})
     try:
         yield reading
     finally:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-from torchipu.capture.reachable import MISSING, Holder, Kept, Reachable, refill
-from torchipu.lightning.expressions import Surroundings, evaluated
+from torchipu.capture.reachable import KINDS, MISSING, Holder, Kept, Reachable, refill
+from torchipu.lightning.expressions import Number, Output, Surroundings, evaluated
 from torchipu.lightning.noted_reads import (
     NotedAttributes,
+    NotedDeque,
     NotedDict,
     NotedList,
+    content_of,
     has_some_of,
     has_tensors,
     is_carried,
@@ -29,7 +34,29 @@ _OF_TORCH = frozenset({
 })
 
 
-_OF_LIGHTNING = ("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning", "torchmetrics")
+OF_LIGHTNING = ("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning", "torchmetrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of whether a step reads a place that it writes.
+
+    Attributes:
+        is_state: Whether the next micro-batch computes something else on the CPU, which reads what this one leaves.
+        may_matter: Whether it may: the step has read the place, or nobody knows whether it has.
+        read_at: Where it has.
+    """
+
+    is_state: bool = False
+    may_matter: bool = False
+    read_at: str = ""
+
+
+UNREAD = Look()
+
+
+def _read(place: str, is_state: bool = True) -> Look:
+    return Look(is_state and bool(place), bool(place), place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +66,44 @@ class Appended:
     Attributes:
         path: Its place.
         items: They.
-        is_state: Whether the step has looked at the list: the next micro-batch would see these items too.
-        read_at: Where it has.
+        look: Whether the step has looked at the list: the next micro-batch would see these items too.
+        at: Of how many items the list must be for them to be appended; None for any number.
     """
 
     path: Path
     items: Any
-    is_state: bool = False
-    read_at: str = ""
+    look: Look = UNREAD
+    at: int | None = None
+    extends = True
+    is_guarded = False
+
+    @property
+    def key(self) -> Any:
+        """Its place."""
+        return "at", self.path
+
+    @property
+    def content(self) -> Any:
+        """What it leaves there."""
+        return self.items
 
     def held(self, hold: Callable[[Any], Any]) -> Appended:
         """Return it with outputs in the places of tensors."""
         return replace(self, items=hold(self.items))
 
+    def once(self, module: Any) -> Appended:
+        """Return what is done only where the list is as long as it is now."""
+        return replace(self, at=list.__len__(_resolved(module, self.path)))
+
+    def anew(self) -> Refilled:
+        """Return what fills the list anew with these items."""
+        return Refilled(self.path, self.items, self.look)
+
     def do(self, module: Any, at: Surroundings) -> None:
         """Append what a micro-batch has."""
-        _resolved(module, self.path).extend(evaluated(self.items, at))
+        held = _resolved(module, self.path)
+        if self.at is None or len(held) == self.at:
+            held.extend(evaluated(self.items, at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +113,31 @@ class Assigned:
     Attributes:
         path: Its place.
         value: What is there now.
-        is_state: Whether both that and what was there are tensors, or a list of which some is left: the next
-            micro-batch may read the last one's; or the step has read what was not there yet.
-        read_at: Where it has, if that is known.
+        look: Whether the step has read what was there before, or was not there yet.
     """
 
     path: Path
     value: Any
-    is_state: bool = False
-    read_at: str = ""
+    look: Look = UNREAD
+    extends = False
+
+    @property
+    def key(self) -> Any:
+        """Its place."""
+        return "at", self.path
+
+    @property
+    def content(self) -> Any:
+        """What it leaves there."""
+        return self.value
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the step is captured again where the value is another one."""
+        is_plain = isinstance(self.value, Number) or type(self.value) in (bool, int, float, str)
+        is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
+        is_private = str(self.path[-1]).startswith("_") and not (is_number and self.path[0] == "")
+        return len(self.path) == 2 and is_plain and not is_private
 
     def held(self, hold: Callable[[Any], Any]) -> Assigned:
         """Return it with outputs in the places of tensors."""
@@ -95,14 +160,24 @@ class Refilled:
     Attributes:
         path: Its place.
         items: What is in it now.
-        is_state: Whether some of what was there is left, and the step has looked at it.
-        read_at: Where it has.
+        look: Whether some of what was there is left, and the step has looked at it.
     """
 
     path: Path
     items: Any
-    is_state: bool = False
-    read_at: str = ""
+    look: Look = UNREAD
+    extends = False
+    is_guarded = False
+
+    @property
+    def key(self) -> Any:
+        """Its place."""
+        return "at", self.path
+
+    @property
+    def content(self) -> Any:
+        """What it leaves there."""
+        return self.items
 
     def held(self, hold: Callable[[Any], Any]) -> Refilled:
         """Return it with outputs in the places of tensors."""
@@ -118,12 +193,24 @@ class Removed:
     """A key that was taken out of a dictionary.
 
     Attributes:
-        path: Its place.
-        key: The key.
+        path: Its place in the dictionary.
+        look: Whether the step has looked at it.
     """
 
     path: Path
-    key: Any
+    look: Look = UNREAD
+    extends = False
+    is_guarded = False
+
+    @property
+    def key(self) -> Any:
+        """Its place."""
+        return "at", self.path
+
+    @property
+    def content(self) -> Any:
+        """What it leaves there: nothing."""
+        return None
 
     def held(self, hold: Callable[[Any], Any]) -> Removed:
         """Return it: there are no tensors in it."""
@@ -131,10 +218,7 @@ class Removed:
 
     def do(self, module: Any, at: Surroundings) -> None:
         """Take it out, if it is there."""
-        _resolved(module, self.path).pop(self.key, None)
-
-
-Effect = Appended | Assigned | Refilled | Removed
+        _resolved(module, self.path[:-1]).pop(self.path[-1], None)
 
 
 def _resolved(module: Any, path: Path) -> Any:
@@ -154,7 +238,7 @@ class Containers:
 
     def __init__(self, module: torch.nn.Module, reads: NotedAttributes) -> None:
         self.before: list[tuple[Path, Any, Any]] = []
-        self.noted: dict[int, tuple[NotedList | NotedDict, Any]] = {}
+        self.noted: dict[int, Any] = {}
         self.reads = reads
         for name, member in _members(module):
             attributes = {key: value for key, value in member.__dict__.items() if key not in _OF_TORCH}
@@ -165,19 +249,23 @@ class Containers:
                     member.__dict__[key] = stand_in
             reads.watch(member)
 
+    def _look(self, member: Any, name: str, was: Any, now: Any) -> Look:
+        return _look_at(self.reads, member, name, was, now)
+
     def _note(self, path: Path, value: Any, depth: int) -> Any:
         """Keep what a container holds; return what stands for it during the step."""
-        if id(value) in self.noted:
-            return self.noted[id(value)][0]
+        if id(value) in self.reads.stand_ins:
+            return self.reads.stand_ins[id(value)][0]
         if isinstance(value, list):
             self.before.append((path, value, list(value)))
         elif isinstance(value, dict):
             self.before.append((path, value, dict(value)))
         else:
             return value
-        stand_in = noted(value)
+        stand_in: Any = noted(value)
         if stand_in is not None:
-            self.noted[id(value)] = stand_in, value
+            self.noted[id(value)] = stand_in
+            self.reads.stand_ins[id(value)] = stand_in, value
         if depth:
             for key, item in list(enumerate(value) if isinstance(value, list) else value.items()):
                 inner = self._note((*path, key), item, depth - 1)
@@ -187,10 +275,10 @@ class Containers:
                     list.__setitem__(stand_in, key, inner)
         return value if stand_in is None else stand_in
 
-    def undo(self) -> list[Effect]:
+    def undo(self) -> list[Written]:
         """Put everything back as it was; return what had been written."""
-        written: list[Effect] = []
-        originals = {id(stand_in): original for stand_in, original in self.noted.values()}
+        written: list[Written] = []
+        originals = self.reads.originals()
         seen: set[int] = set()
         for path, container, before in self.before:
             if id(container) in seen:  # under a second name
@@ -202,8 +290,9 @@ class Containers:
                 written += self._of_dict(path, container, before, originals)
             else:
                 now = {key: value for key, value in _raw(container.__dict__, originals).items() if key not in _OF_TORCH}
+                before = _raw(before, originals)  # Elsewhere has stood in for some
                 written += [
-                    Assigned((*path, key), _copied(value), *self.reads.state(container, key, before.get(key), value))
+                    Assigned((*path, key), _copied(value), self._look(container, key, before.get(key), value))
                     for key, value in now.items() if before.get(key, MISSING) is not value
                 ]
         for _, container, before in self.before:
@@ -218,8 +307,8 @@ class Containers:
 
     def _of_list(
         self, path: Path, container: list[Any], before: list[Any], originals: dict[int, Any],
-    ) -> list[Effect]:
-        stand_in = self.noted.get(id(container), (None,))[0]
+    ) -> list[Written]:
+        stand_in = self.noted.get(id(container))
         if not isinstance(stand_in, NotedList):
             return _of_list(path, container, before, None)
         now = [originals.get(id(item), item) for item in list.copy(stand_in)]
@@ -228,8 +317,8 @@ class Containers:
 
     def _of_dict(
         self, path: Path, container: dict[Any, Any], before: dict[Any, Any], originals: dict[int, Any],
-    ) -> list[Effect]:
-        stand_in = self.noted.get(id(container), (None,))[0]
+    ) -> list[Written]:
+        stand_in = self.noted.get(id(container))
         if not isinstance(stand_in, NotedDict):
             return _of_dict(path, container, before, None)
         now = _raw(stand_in, originals)
@@ -245,15 +334,34 @@ class Bound:
         holder: What has the name.
         name: The name.
         value: What it is bound to now.
-        is_state: As for `Assigned`.
-        read_at: As for `Assigned`.
+        look: As for `Assigned`.
+        is_followed: Whether it is done for each micro-batch.
+        was_there: Whether there was something before.
     """
 
     holder: Holder
     name: str
     value: Any
-    is_state: bool
-    read_at: str = ""
+    look: Look = UNREAD
+    is_followed: bool = True
+    was_there: bool = True
+    extends = False
+    is_guarded = False
+
+    @property
+    def key(self) -> Any:
+        """Its place."""
+        return "name", self.told
+
+    @property
+    def content(self) -> Any:
+        """What it leaves there."""
+        return self.value
+
+    @property
+    def told(self) -> str:
+        """What messages call it."""
+        return self.holder.told(self.name)
 
     def held(self, hold: Callable[[Any], Any]) -> Bound:
         """Return it with outputs in the places of tensors."""
@@ -270,31 +378,78 @@ class Filled:
 
     Attributes:
         container: It.
+        name: What messages call it.
         items: What is new at its end, or under keys; all of it, if it does not begin with what there was.
-        anew: Whether they take the place of all else.
+        is_anew: Whether they take the place of all else.
+        look: As for `Appended`.
+        is_followed: Whether it is done for each micro-batch.
+        at: As for `Appended`.
     """
 
     container: Any
+    name: str
     items: Any
-    anew: bool
+    is_anew: bool
+    look: Look = UNREAD
+    is_followed: bool = True
+    at: int | None = None
+    is_guarded = False
+
+    @property
+    def key(self) -> Any:
+        """Its place."""
+        return "in", id(self.container)
+
+    @property
+    def content(self) -> Any:
+        """What it leaves there."""
+        return self.items
+
+    @property
+    def extends(self) -> bool:
+        """Whether it grows by this."""
+        return not self.is_anew and isinstance(self.container, (list, deque))
+
+    @property
+    def told(self) -> str:
+        """What messages call it."""
+        return f"{self.name}, a {type(self.container).__name__},"
 
     def held(self, hold: Callable[[Any], Any]) -> Filled:
         """Return it with outputs in the places of tensors."""
         return replace(self, items=hold(self.items))
 
+    def once(self, module: Any) -> Filled:
+        """Return what is done only where the container is as long as it is now."""
+        return replace(self, at=len(self.container))
+
+    def anew(self) -> Filled:
+        """Return what fills the container anew with these items."""
+        return replace(self, is_anew=True)
+
     def do(self, module: Any, at: Surroundings) -> None:
         """Put in what a micro-batch has."""
+        if self.at is not None and len(self.container) != self.at:
+            return
         items = evaluated(self.items, at)
-        if self.anew:
+        if self.is_anew:
             refill(self.container, items)
-        elif isinstance(self.container, (dict, set)):
+        elif isinstance(self.container, dict):
+            dict.update(self.container, items)  # a Counter's own adds
+        elif isinstance(self.container, set):
             self.container.update(items)
         else:
             self.container.extend(items)
 
 
+Written = Appended | Assigned | Refilled | Removed
+"""What a step leaves in attributes of modules."""
+Effect = Written | Bound | Filled
+EFFECTS = (Appended, Assigned, Refilled, Removed, Bound, Filled)
+
+
 class Elsewhere:
-    """What a step may write beside attributes of modules: objects, globals, variables of functions, deques.
+    """What a step may write beside attributes of modules: objects, globals, variables of functions, deques, sets.
 
     Args:
         module: The Lightning module.
@@ -302,38 +457,82 @@ class Elsewhere:
     """
 
     def __init__(self, module: torch.nn.Module, reads: NotedAttributes) -> None:
-        self._kept = Kept(Reachable(module, libraries=_OF_LIGHTNING))
+        self._kept = Kept(Reachable(module, libraries=OF_LIGHTNING))
         self._reads = reads
-        for holder, _ in self._kept.held:
-            if holder.owner is not None:
-                reads.watch(holder.owner)
+        self._noted: dict[int, Any] = {}
 
-    def undo(self) -> tuple[list[Bound | Filled], list[str]]:
-        """Put everything back as it was.
-
-        Returns:
-            What had been written of tensors, and what messages call the rest, which cannot be followed.
-        """
-        written: list[Bound | Filled] = []
-        told: list[str] = []
+    def begin(self) -> None:
+        """Let what notes reads stand for containers and objects, until they are set back."""
         for holder, before in self._kept.held:
-            for name, now in () if holder.is_module else holder.read().items():
-                was = before.get(name, MISSING)
-                if now is was or ((was is MISSING or was is None) and not has_tensors(now)):
+            for name, value in before.items():
+                if holder.is_class:
                     continue
-                if has_tensors(now):
-                    state = self._reads.state(holder.owner, name, None if was is MISSING else was, now)
-                    written.append(Bound(holder, name, now, *state))
-                elif _differs(was, now):
-                    told.append(holder.told(name))
+                # Containers stands in for those that attributes of modules have.
+                if type(value) in ((set, deque) if holder.is_module else KINDS):
+                    self._stand_in(holder, name, value)
+                elif isinstance(value, _lru_cache_wrapper):  # what it keeps would be tensors of the capture
+                    holder.put(name, value.__wrapped__)
+                    self._reads.stand_ins[id(value)] = value.__wrapped__, value
+            if holder.owner is not None:
+                self._reads.watch(holder.owner)
+
+    def _stand_in(self, holder: Holder, name: str, value: Any) -> None:
+        if id(value) not in self._noted:
+            stand_in = noted(value)
+            if stand_in is None:
+                return
+            self._noted[id(value)] = stand_in
+            self._reads.stand_ins[id(value)] = stand_in, value
+        holder.put(name, self._noted[id(value)])
+
+    def written(self) -> list[Bound | Filled]:
+        """Return what was written so far."""
+        written: list[Bound | Filled] = []
+        originals = self._reads.originals()
+        for holder, before in self._kept.held:
+            for name, found in () if holder.is_module else holder.read().items():
+                now = originals.get(id(found), found)
+                was = before.get(name, MISSING)
+                was_there = was is not MISSING and was is not None
+                if now is was or not (has_tensors(now) or (_differs(was, now) if was_there else is_data(now))):
+                    continue
+                look = _look_at(self._reads, holder.owner, name, was if was_there else None, now)
+                written.append(Bound(holder, name, _copied(now), look, has_tensors(now), was_there))
         for held, name, before in self._kept.contents:
-            written_there = _filled(held, before)
-            if written_there is not None and has_tensors(written_there.items):
-                written.append(written_there)
-            elif written_there is not None:
-                told.append(f"{name}, a {type(held).__name__},")
+            effect = self._filled(held, name, before, originals)
+            if effect is not None:
+                written.append(effect)
+        return written
+
+    def restore(self) -> None:
+        """Put everything back as it was."""
         self._kept.restore()
-        return written, told
+
+    def _filled(self, held: Any, name: str, before: Any, originals: dict[int, Any]) -> Filled | None:
+        """Return what is new in a container, or None."""
+        stand_in = self._noted.get(id(held))
+        look = Look(may_matter=True)
+        items, is_anew = _new_in(held, held, before)
+        if stand_in is not None:
+            now = content_of(stand_in)
+            if isinstance(now, dict):
+                now = {key: originals.get(id(value), value) for key, value in now.items()}
+            else:
+                now = type(now)(originals.get(id(value), value) for value in now)
+            if stand_in.is_own or (isinstance(stand_in, (NotedList, NotedDeque)) and stand_in.is_cut):
+                items, is_anew = now, True
+            elif items is None:  # what is written under another name is in the container itself
+                items, is_anew = _new_in(held, now, before)
+            look = _read(_read_in(stand_in, {**before, **now} if isinstance(now, dict) else ()))
+        if items is None:
+            return None
+        return Filled(held, name, items, is_anew, look, has_tensors(list(items) if isinstance(items, set) else items))
+
+
+def _read_in(stand_in: Any, keys: Iterable[Any]) -> str:
+    if not isinstance(stand_in, NotedDict):
+        return str(stand_in.read_at)
+    return next(filter(None, map(stand_in.read_at, keys)), "")
 
 
 def _members(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -361,30 +560,37 @@ def _copied(value: Any) -> Any:
     return list.copy(value) if isinstance(value, list) else value
 
 
-def _of_list(path: Path, now: list[Any], before: list[Any], stand_in: NotedList | None) -> list[Effect]:
+def _of_list(path: Path, now: list[Any], before: list[Any], stand_in: NotedList | None) -> list[Written]:
     is_cut, read_at = (False, "") if stand_in is None else (stand_in.is_cut, stand_in.read_at)
     if not is_cut and len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True)):
         return []
     if not is_cut and len(now) > len(before) and all(a is b for a, b in zip(now, before, strict=False)):
-        return [Appended(path, list(now[len(before):]), bool(read_at), read_at)]
-    return [Refilled(path, list(now), bool(read_at) or has_some_of(now, before), read_at)]
+        return [Appended(path, list(now[len(before):]), _read(read_at))]
+    is_state = bool(read_at) or has_some_of(now, before)
+    return [Refilled(path, list(now), Look(is_state, is_state, read_at))]
 
 
 def _of_dict(
     path: Path, now: dict[Any, Any], before: dict[Any, Any], stand_in: NotedDict | None,
-) -> list[Effect]:
-    if stand_in is not None and stand_in.is_cleared:
-        return [Refilled(path, {key: _copied(value) for key, value in now.items()})]
-    written: list[Effect] = [Removed(path, key) for key in before if key not in now]
+) -> list[Written]:
+    if stand_in is not None and stand_in.is_own:
+        look = _read(_read_in(stand_in, {**before, **now}), is_state=False)
+        return [Refilled(path, {key: _copied(value) for key, value in now.items()}, look)]
+
+    def read_at(key: Any) -> str:
+        return "" if stand_in is None else stand_in.read_at(key)
+
+    written: list[Written] = [
+        Removed((*path, key), _read(read_at(key), is_state=False)) for key in before if key not in now
+    ]
     for key, value in now.items():
         was = before.get(key)
         if key in before and was is value:
             continue
-        read_at = "" if stand_in is None else stand_in.read_at(key)
-        is_state = bool(read_at) and (has_tensors(value) or _counts(value))
+        look = _read(read_at(key), has_tensors(value) or _counts(value))
         if stand_in is None:  # nobody knows what was read
-            is_state = is_carried(was, value)
-        written.append(Assigned((*path, key), _copied(value), is_state, read_at))
+            look = Look(is_carried(was, value), may_matter=True)
+        written.append(Assigned((*path, key), _copied(value), look))
     return written
 
 
@@ -399,23 +605,39 @@ def _differs(was: Any, now: Any) -> bool:
         return True
 
 
-def _filled(now: Any, before: Any) -> Filled | None:
-    """Return what is new in a container, or None."""
-    if isinstance(now, set):
+def is_data(value: Any) -> bool:
+    """Whether a structure is of plain values and tensors alone."""
+    kinds = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, Output)
+    return all(
+        all(map(is_data, leaf)) if isinstance(leaf, (set, frozenset)) else isinstance(leaf, kinds)
+        for leaf in pytree.tree_leaves(value)
+    )
+
+
+def _look_at(reads: NotedAttributes, owner: Any, name: str, was: Any, now: Any) -> Look:
+    """Return whether the next micro-batch may read what the last one leaves in an attribute, and where."""
+    if not reads.knows(owner):
+        return Look(is_carried(was, now), may_matter=True)
+    return _read(reads.read_at(owner, name), is_carried(was, now) or (was is None and has_tensors(now)))
+
+
+def _new_in(held: Any, now: Any, before: Any) -> tuple[Any, bool]:
+    """Return what is new in a container, or None, and whether that is all that is in it."""
+    if isinstance(held, set):
         if now == before:
-            return None
-        return Filled(now, now - before, False) if now > before else Filled(now, set(now), True)
-    if isinstance(now, dict):
+            return None, False
+        return (now - before, False) if now > before else (set(now), True)
+    if isinstance(held, dict):
         if set(before) - set(now):
-            return Filled(now, dict(now), True)
+            return dict(now), True
         items = {key: value for key, value in now.items() if before.get(key, MISSING) is not value}
-        return Filled(now, items, False) if items else None
+        return items or None, False
     old, found = {id(one) for one in before}, list(now)
     count = len(found)
     while count and id(found[count - 1]) not in old:
         count -= 1
-    is_full = getattr(now, "maxlen", None) is not None  # a deque that drops what came first
-    begins = list(before)[len(before) - count:] if is_full else before
+    is_full = getattr(held, "maxlen", None) is not None  # a deque that drops what came first
+    begins = list(before)[len(before) - count:] if is_full else list(before)
     if count != len(begins) or any(one is not other for one, other in zip(found, begins, strict=False)):
-        return Filled(now, found, True)
-    return Filled(now, found[count:], False) if len(found) > count else None
+        return found, True
+    return found[count:] or None, False

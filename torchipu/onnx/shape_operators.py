@@ -111,7 +111,7 @@ def _slice(_: Mapping[str, Any], numbers: Numbers) -> Operator:
 
     def call(x: torch.Tensor) -> torch.Tensor:
         for axis, start, end, step in parts:
-            taken = range(*slice(start, end, step).indices(x.shape[axis]))
+            taken = range(x.shape[axis])[start:end:step]
             ordered = taken if step > 0 else taken[::-1]
             index = [slice(None)] * x.dim()
             index[axis] = slice(ordered.start, max(ordered.stop, ordered.start), ordered.step)

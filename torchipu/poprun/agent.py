@@ -73,7 +73,7 @@ class InstanceAgent(LocalElasticAgent):
         self, spec: WorkerSpec, output: Output, guard: Guard, stopped_seconds: float,
         on_failure: Callable[[InstanceAgent], None],
     ) -> None:
-        super().__init__(spec, output, exit_barrier_timeout=stopped_seconds, shutdown_timeout=GRACE_SECONDS)
+        super().__init__(spec, output, exit_barrier_timeout=stopped_seconds)
         self.deaths: Deaths | None = None
         self.states: dict[int, str] = {}
         self.statuses: dict[int, int] = {}

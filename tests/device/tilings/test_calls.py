@@ -9,6 +9,7 @@ import torch
 
 from tests.device.tilings.calls import judge_call
 from tests.ops.cases import calls
+from tests.releases import NUMBERS_IN_BUCKETS
 
 SERVED = re.compile(
     r"aten\.(clone|cat|stack|constant_pad_nd|slice_scatter|select_scatter|slice_backward|select_backward|repeat|flip|roll|"
@@ -19,7 +20,10 @@ SERVED = re.compile(
     r"diagonal_scatter|diagonal_backward|diag_embed|tril|triu|_?embedding_.*|max_unpool.*|masked_scatter|"
     r"masked_scatter_backward|nonzero_static|sort|topk|kthvalue|median|nanmedian|mode|searchsorted|bucketize|histc)\.[A-Za-z_]+"
 )
-TARGETS = sorted(target for target in calls() if SERVED.fullmatch(target))
+TARGETS = [
+    pytest.param(target, marks=NUMBERS_IN_BUCKETS) if target == "aten.bucketize.Scalar" else target
+    for target in sorted(calls()) if SERVED.fullmatch(target)
+]
 
 
 @pytest.mark.whole
