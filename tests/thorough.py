@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
 from itertools import combinations
 from math import prod
 from pathlib import Path
@@ -114,8 +115,13 @@ def stays(item: pytest.Item) -> bool:
 
 def _is_whole(case: pytest.Item) -> bool:
     """Whether a test is left whole, whatever it takes."""
-    places = (KERNELS, *NOTICING)
-    return case.get_closest_marker(WHOLE) is not None or any(case.path.is_relative_to(place) for place in places)
+    return case.get_closest_marker(WHOLE) is not None or _holds_whole_ones(case.path)
+
+
+@cache
+def _holds_whole_ones(file: Path) -> bool:
+    """Whether all tests of a file are left whole; thousands of cases of some hundred files ask for it."""
+    return not {file, *file.parents}.isdisjoint((KERNELS, *NOTICING))
 
 
 def refuse_unknown(items: Sequence[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -44,27 +44,54 @@ def changed(call: Call, change: Callable[[torch.Tensor], torch.Tensor]) -> Call:
     return Call(call.target, args, kwargs)
 
 
-def fake_results(call: Call, mode: FakeTensorMode | None = None) -> list[torch.Tensor | None]:
-    """Return what torch expects of the results, types, shapes and strides; raises where it cannot trace the call."""
-    mode = mode or FakeTensorMode()
-    with mode:
-        return run_eager(changed(call, mode.from_tensor))
+class Traced(NamedTuple):
+    """A call with tensors without values.
+
+    Attributes:
+        call: The call that it stands for.
+        faked: The same with fake tensors.
+        results: What torch expects of the results: types, shapes and strides.
+    """
+
+    call: Call
+    faked: Call
+    results: list[torch.Tensor | None]
+
+
+_traced: dict[int, Traced] = {}
+"""By the number of the call: whether one can be traced is asked before it is imported, often for several machines."""
+
+
+def traced(call: Call) -> Traced:
+    """Trace a call; raises where torch cannot."""
+    if id(call) not in _traced:  # a call that is there is held, so that no other has its number
+        mode = FakeTensorMode()
+        faked = changed(call, mode.from_tensor)
+        with mode:
+            _traced[id(call)] = Traced(call, faked, run_eager(faked))
+    return _traced[id(call)]
+
+
+class _Unwritten(GraphModule):
+    """A graph that is only read: nobody runs it, so that no code is written for it."""
+
+    def recompile(self) -> Any:
+        return None
 
 
 def imported(call: Call) -> Imported:
     """Import the call as the only one of a graph; of its tensors only types, shapes and strides matter."""
     graph = Graph()
-    mode = FakeTensorMode()
+    _, faked, results = traced(call)
 
     def placeholder(value: torch.Tensor) -> Any:
         node = graph.placeholder(f"x{len(graph.nodes)}")
-        node.meta["val"] = mode.from_tensor(value)
+        node.meta["val"] = value
         return node
 
-    args, kwargs = pytree.tree_map_only(torch.Tensor, placeholder, (call.args, dict(call.kwargs)))
+    args, kwargs = pytree.tree_map_only(torch.Tensor, placeholder, (faked.args, dict(faked.kwargs)))
     overload: Any = overload_of(call.target)
     node = graph.call_function(overload, args, kwargs)
-    results = fake_results(call, mode)
     several = len(overload._schema.returns) != 1 or str(overload._schema.returns[0].type).startswith("List")
     node.meta["val"] = list(results) if several else results[0]
     if not several:
@@ -76,7 +103,7 @@ def imported(call: Call) -> Imported:
                 returned.append(graph.call_function(operator.getitem, (node, place)))
                 returned[-1].meta["val"] = result
     graph.output(tuple(returned))
-    return import_graph(GraphModule(torch.nn.Module(), graph), name="one", leg=Leg.FORWARD)
+    return import_graph(_Unwritten(torch.nn.Module(), graph), name="one", leg=Leg.FORWARD)
 
 
 class Program:

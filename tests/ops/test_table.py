@@ -17,7 +17,7 @@ from tests.ops.cases import Call, calls, draws
 from tests.ops.cases.drawing import Draw
 from tests.ops.elementwise_cases import TARGETS as ELEMENTWISE
 from tests.ops.judge import assert_costs_sane
-from tests.ops.one_op import Program, changed, fake_results, overload_of, run_eager, tensors_of
+from tests.ops.one_op import Program, changed, overload_of, run_eager, tensors_of, traced
 from tests.releases import NUMBERS_IN_BUCKETS
 from torchipu.errors import ExecutionError
 from torchipu.optable.collective import PATTERNS, WAIT
@@ -109,7 +109,7 @@ def eager_of(call: Call) -> list[torch.Tensor | None] | None:
 def is_traced(call: Call, eager: list[torch.Tensor | None] | None = None) -> bool:
     """Whether torch can trace a call, and expects what eager gives: for some of empty operands it does not."""
     try:
-        expected = fake_results(call)
+        expected = traced(call).results
     except REFUSALS:
         return False
     return eager is None or all(
