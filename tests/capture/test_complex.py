@@ -274,3 +274,18 @@ def test_an_operator_that_pairs_do_not_have_is_refused_by_name() -> None:
     error = caught.value.inner_exception  # type: ignore[attr-defined]
     assert isinstance(error, UnsupportedOpError)
     assert "torch.linalg.pinv(x)" in str(error)
+
+
+@pytest.mark.parametrize("shape", [(3, 264), (2, 5, 260), (2, 260, 6)])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_real_values_over_several_dimensions_mirror_half_of_the_spectrum(shape, sign):
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(5))
+    dims = list(range(1, len(shape)))
+    run = torch.fft.ifftn if sign > 0 else torch.fft.fftn
+    wanted = run(values.double(), dim=dims, norm="forward" if sign > 0 else "backward")
+    scale = wanted.abs().max()
+    real, imaginary = transform((values, None), dims, sign)
+    torch.testing.assert_close(real / scale, (wanted.real / scale).float(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(imaginary / scale, (wanted.imag / scale).float(), rtol=0, atol=1e-6)
+    alone, _ = transform((values, None), dims, sign, to_real=True)
+    torch.testing.assert_close(alone, real)

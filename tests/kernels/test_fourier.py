@@ -14,9 +14,9 @@ def normal(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
 
 
-def assert_near(found, wanted):
-    """Compare with the error that a transform of floats has: of the largest value of each row."""
-    scale = wanted.abs().amax(1, keepdim=True).clamp(min=1e-30)
+def assert_near(found, wanted, whole=None):
+    """Compare with the error that a transform of floats has: of the largest value of each whole row."""
+    scale = (wanted if whole is None else whole).abs().amax(1, keepdim=True).clamp(min=1e-30)
     torch.testing.assert_close(found.double() / scale, wanted / scale, rtol=0, atol=1e-6)
 
 
@@ -46,10 +46,11 @@ def test_complex_rows_with_zeros_behind_them(length, outer, inner, inverse):
 def test_real_rows(length, outer, inner):
     for given, kept in ((length, length // 2 + 1), (length // 2 - 1, 2)):
         values = normal(outer, given, inner)
-        wanted = torch.fft.rfft(values.double(), length, 1)[:, :kept]
+        whole = torch.fft.rfft(values.double(), length, 1)
+        wanted = whole[:, :kept]
         found = on_threads("ipu.fourier_of_real.default", {"values": values}, {"length": length, "kept": kept},
                            [((outer, kept, inner), torch.float32)] * 2)
-        assert_near(torch.cat(found, 1), torch.cat([wanted.real, wanted.imag], 1))
+        assert_near(torch.cat(found, 1), torch.cat([wanted.real, wanted.imag], 1), whole)
 
 
 @pytest.mark.parametrize("length", [length for length in LENGTHS if length % 2 == 0])

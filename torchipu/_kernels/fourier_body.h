@@ -57,42 +57,55 @@ TI_INLINE void FN(fourier_four)(const float *x, int64_t far, float *y, int64_t n
   FN(fourier_store)(y + 2 * near, re - rs, im - is, by, 2);
   FN(fourier_store)(y + 3 * near, rd - it, id + rt, by, 3);
 }
-/* Any factor; `roots` are those of the whole length. */
-TI_INLINE void FN(fourier_any)(
-  const float *x, int64_t far, float *y, int64_t near, const FN(fourier_turns) *by, const float *roots, int64_t length,
+/* Any odd factor; `unit` has its own roots. Terms t and radix - t share what they are multiplied by, and so do their results. */
+TI_INLINE void FN(fourier_odd)(
+  const float *x, int64_t far, float *y, int64_t near, const FN(fourier_turns) *by, const FN(fourier_turns) *unit,
   int64_t radix) {
-  for (int64_t u = 0; u < radix; u++) {
-    VF re = FN(load)(x), im = FN(load)(x + VL);
-    for (int64_t t = 1; t < radix; t++) {
-      const int64_t k = u * t % radix * (length / radix);
-      const VF c = FN(set)(roots[k]), s = FN(set)(roots[length + k]), a = FN(load)(x + t * far), b = FN(load)(x + t * far + VL);
-      re = FN(fma)(a, c, FN(fma)(-b, s, re));
-      im = FN(fma)(a, s, FN(fma)(b, c, im));
+  const int64_t pairs = radix / 2;
+  const VF re = FN(load)(x), im = FN(load)(x + VL);
+  VF sums[TI_MOST_RADIX], sums_im[TI_MOST_RADIX], less[TI_MOST_RADIX], less_im[TI_MOST_RADIX], first = re, first_im = im;
+  for (int64_t t = 1; t <= pairs; t++) {
+    const float *const a = x + t * far, *const b = x + (radix - t) * far;
+    sums[t] = FN(load)(a) + FN(load)(b), sums_im[t] = FN(load)(a + VL) + FN(load)(b + VL);
+    less[t] = FN(load)(a) - FN(load)(b), less_im[t] = FN(load)(a + VL) - FN(load)(b + VL);
+    first = first + sums[t], first_im = first_im + sums_im[t];
+  }
+  FN(fourier_store)(y, first, first_im, NULL, 0);
+  for (int64_t u = 1; u <= pairs; u++) {
+    VF even = re, even_im = im, odd = FN(set)(0.f), odd_im = FN(set)(0.f);
+    for (int64_t t = 1, k = u; t <= pairs; t++, k += k + u < radix ? u : u - radix) {
+      even = FN(fma)(sums[t], unit->re[k], even), even_im = FN(fma)(sums_im[t], unit->re[k], even_im);
+      odd = FN(fma)(less[t], unit->im[k], odd), odd_im = FN(fma)(less_im[t], unit->im[k], odd_im);
     }
-    FN(fourier_store)(y + u * near, re, im, by, u);
+    FN(fourier_store)(y + u * near, even - odd_im, even_im + odd, by, u);
+    FN(fourier_store)(y + (radix - u) * near, even + odd_im, even_im - odd, by, radix - u);
   }
 }
 /* Butterflies that share their turns, `count` beside each other. */
 TI_INLINE void FN(fourier_beside)(
-  const float *x, int64_t far, float *y, int64_t count, const FN(fourier_turns) *by, const float *roots, int64_t length,
+  const float *x, int64_t far, float *y, int64_t count, const FN(fourier_turns) *by, const FN(fourier_turns) *unit,
   int64_t radix) {
   const int64_t near = count * 2 * VL;
   if (radix == 4) for (int64_t q = 0; q < count; q++) FN(fourier_four)(x + q * 2 * VL, far, y + q * 2 * VL, near, by);
   else if (radix == 2) for (int64_t q = 0; q < count; q++) FN(fourier_two)(x + q * 2 * VL, far, y + q * 2 * VL, near, by);
-  else for (int64_t q = 0; q < count; q++) FN(fourier_any)(x + q * 2 * VL, far, y + q * 2 * VL, near, by, roots, length, radix);
+  else if (radix == 3) for (int64_t q = 0; q < count; q++) FN(fourier_odd)(x + q * 2 * VL, far, y + q * 2 * VL, near, by, unit, 3);
+  else for (int64_t q = 0; q < count; q++) FN(fourier_odd)(x + q * 2 * VL, far, y + q * 2 * VL, near, by, unit, radix);
 }
 /* Transforms `values` complex numbers of x; returns where the result lies, in x or in y. */
 static float *FN(fourier_passes)(const fourier_ints *p, const float *roots, float *x, float *y, int64_t values) {
   const int64_t length = p->length, unit = length / values;
   for (int64_t pass = 0, left = values, near = 1; left > 1; pass++) {
     const int64_t radix = p->radices[pass], m = left / radix, far = near * m * 2 * VL;
-    FN(fourier_beside)(x, far, y, near, NULL, roots, length, radix);
+    FN(fourier_turns) own;
+    for (int64_t u = 0; u < radix; u++)
+      own.re[u] = FN(set)(roots[u * (length / radix)]), own.im[u] = FN(set)(roots[length + u * (length / radix)]);
+    FN(fourier_beside)(x, far, y, near, NULL, &own, radix);
     for (int64_t j = 1; j < m; j++) {
       FN(fourier_turns) by;
       for (int64_t u = 1, k = unit * near * j; u < radix; u++)
         by.re[u] = FN(set)(roots[u * k]), by.im[u] = FN(set)(roots[length + u * k]);
       by.re[0] = FN(set)(1.f), by.im[0] = FN(set)(0.f);
-      FN(fourier_beside)(x + near * j * 2 * VL, far, y + near * radix * j * 2 * VL, near, &by, roots, length, radix);
+      FN(fourier_beside)(x + near * j * 2 * VL, far, y + near * radix * j * 2 * VL, near, &by, &own, radix);
     }
     float *const other = x;
     x = y, y = other, left = m, near *= radix;

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, library
 from torch.utils._python_dispatch import _disable_current_modes
 
-DIRECT = 128
+DIRECT = 48
 """Lengths up to which one product is a whole transform of complex values."""
 DIRECT_REAL = 256
 """Likewise of real values, or to such: half of the spectrum says all of it."""
@@ -112,6 +112,10 @@ def transform(
         to_real: Whether the imaginary part of the result is not read.
     """
     real, imaginary = value
+    halved = _halved(real, dims, lengths or {}) if imaginary is None else None
+    if halved is not None:
+        real, imaginary = _of_real(real, dims, lengths or {}, halved, to_real=to_real)
+        return real, -imaginary if sign > 0 else imaginary
     for dim in dims:
         length = (lengths or {}).get(dim, real.shape[dim])
         if _is_op(length) and not (to_real and dim == dims[-1] and _is_half(real.shape[dim], length)):
@@ -123,6 +127,31 @@ def transform(
         parts = _along_last(last, sign, length, to_real=to_real and dim == dims[-1])
         real, imaginary = (part.movedim(-1, dim) for part in parts)
     return real, torch.zeros_like(real) if imaginary is None else imaginary
+
+
+def _halved(value: Tensor, dims: list[int], lengths: Mapping[int, int]) -> int | None:
+    """Return the dimension of which half of the spectrum of real values is worked out; None for none."""
+    longest = max(dims, key=lambda dim: lengths.get(dim, value.shape[dim]))
+    return longest if _is_op_of_real(lengths.get(longest, value.shape[longest])) else None
+
+
+def _of_real(
+    value: Tensor, dims: list[int], lengths: Mapping[int, int], halved: int, *, to_real: bool,
+) -> tuple[Tensor, Tensor]:
+    """Transform real values forward: the other half of the spectrum is the mirror image of one, conjugated."""
+    length = lengths.get(halved, value.shape[halved])
+    others = [dim for dim in dims if dim != halved]
+    real, imaginary = transform(half_of_real(value, halved, length), others, -1, lengths)
+    real = torch.cat([real, _mirror(real, halved, others)], halved)
+    if to_real:
+        return real, torch.zeros_like(real)
+    return real, torch.cat([imaginary, -_mirror(imaginary, halved, others)], halved)
+
+
+def _mirror(half: Tensor, halved: int, others: list[int]) -> Tensor:
+    """Return what lies at the negative frequencies of those between the first and the last of a half, in order."""
+    between = half.narrow(halved, 1, half.shape[halved] - 2).flip([halved, *others])
+    return between.roll([1] * len(others), others) if others else between
 
 
 def half_of_real(value: Tensor, dim: int, length: int, kept: int | None = None) -> tuple[Tensor, Tensor]:
