@@ -46,6 +46,12 @@ class HostTensor:
             expected *= size
         return True
 
+    def in_order_of(self, strides: Sequence[int]) -> HostTensor:
+        """Return a view of the same elements whose dimensions go from the largest of the given strides to the least."""
+        order = sorted(range(len(self.shape)), key=lambda dim: (-strides[dim], -self.shape[dim]))
+        shape, own = (tuple(numbers[dim] for dim in order) for numbers in (self.shape, self.strides))
+        return HostTensor(self.buffer, self.offset, shape, own, self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
