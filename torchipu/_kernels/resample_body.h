@@ -27,6 +27,14 @@ TI_KERNEL(weighted_columns) {
   return TI_OK;
 }
 
+/* Adds up to two weighted rows, the first of all to nothing. */
+TI_INLINE void FN(add_rows)(float *restrict out, const float *row, float by, const float *behind, float next, int64_t n, int is_first) {
+  if (behind && is_first) for (int64_t i = 0; i < n; i++) out[i] = by * row[i] + next * behind[i];
+  else if (behind) for (int64_t i = 0; i < n; i++) out[i] = out[i] + by * row[i] + next * behind[i];
+  else if (is_first && by == 1.f) memcpy(out, row, (size_t)n * sizeof(float));
+  else if (is_first) for (int64_t i = 0; i < n; i++) out[i] = by * row[i];
+  else for (int64_t i = 0; i < n; i++) out[i] += by * row[i];
+}
 TI_KERNEL(weighted_taps) {
   const weighted_taps_ints *const shape = (const weighted_taps_ints *)ints;
   const int64_t m = shape->outputs, n = shape->inputs, inner = shape->inner;
@@ -43,16 +51,10 @@ TI_KERNEL(weighted_taps) {
       continue;
     }
     if (first == last) memset(out, 0, (size_t)inner * sizeof(float));
-    for (int64_t t = first; t < last; t++) {  /* two taps at a time: the output is passed over half as often */
-      const float by = weights[t], *row = in + sources[t] * inner;
-      if (t + 1 < last) {
-        const float next = weights[++t], *behind = in + sources[t] * inner;
-        if (t == first + 1) for (int64_t i = 0; i < inner; i++) out[i] = by * row[i] + next * behind[i];
-        else for (int64_t i = 0; i < inner; i++) out[i] = out[i] + by * row[i] + next * behind[i];
-      }
-      else if (t == first && by == 1.f) memcpy(out, row, (size_t)inner * sizeof(float));
-      else if (t == first) for (int64_t i = 0; i < inner; i++) out[i] = by * row[i];
-      else for (int64_t i = 0; i < inner; i++) out[i] += by * row[i];
+    for (int64_t t = first; t < last; t += 2) {  /* two taps at a time: the output is passed over half as often */
+      const int is_pair = t + 1 < last;
+      FN(add_rows)(out, in + sources[t] * inner, weights[t], is_pair ? in + sources[t + 1] * inner : NULL,
+                   is_pair ? weights[t + 1] : 0.f, inner, t == first);
     }
   }
   return TI_OK;

@@ -45,7 +45,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, is_widening
 from torchipu.optable.emission import Stored, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
-from torchipu.optable.host_tensor import HostTensor, Rounding
+from torchipu.optable.host_tensor import HostTensor, Rounding, order_of
 from torchipu.optable.planner import Joining, Mark
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
@@ -170,6 +170,17 @@ class Planner:
         computed = self.scratch(tensor.shape, dtype)
         self._casts_due.append((tensor, rounded_as or tensor, computed))
         return computed
+
+    def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
+        """Return storage for a result, in the order in which an operand lies where it is an output that lies so."""
+        strides = self.output_strides.get(tensor)
+        order = None if strides is None else order_of(tensor.shape, strides)
+        if strides is None or order is None or self._is_in_blocks or not held.permuted(order).is_contiguous:
+            return self.output(tensor)
+        shape = [tensor.shape[dim] for dim in order]
+        stored = replace(self.scratch(shape, tensor.dtype), shape=tensor.shape, strides=strides)
+        self.values.by_tensor[tensor] = stored
+        return stored
 
     def blocked(self, tensor: Tensor) -> HostTensor:
         """Return where a value of ``[N, C, H, W]`` lies in the blocked layout, brought there if need be."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, prod
 
@@ -255,8 +255,30 @@ def _image(op: Op) -> str:
 
 
 def _emit_interpolation(op: Op, plan: HostPlanner) -> None:
-    held = plan.value(op.needed(_image(op)), DType.FLOAT)
-    apply_taps(plan, held, _taps_of(op), plan.output(op.outputs[0], DType.FLOAT))
+    result, taps = op.outputs[0], _taps_of(op)
+    if result.dtype is DType.FLOAT:
+        held = plan.value(op.needed(_image(op)), contiguous=False)
+        out = plan.output_as_held(result, held)
+        if out.order[-1] not in taps and all(map(_is_copy, taps.values())):
+            _take_places(plan, out, held, {dim: [row[0][0] for row in one.rows] for dim, one in taps.items()})
+            return
+        if not out.is_contiguous:
+            _apply_in_order(plan, held, taps, out)
+            return
+    else:
+        out = plan.output(result, DType.FLOAT)
+    apply_taps(plan, plan.value(op.needed(_image(op)), DType.FLOAT), taps, out)
+
+
+def _is_copy(taps: Taps) -> bool:
+    return all(len(row) == 1 and row[0][1] == 1.0 for row in taps.rows)
+
+
+def _apply_in_order(plan: HostPlanner, held: HostTensor, taps: Mapping[int, Taps], out: HostTensor) -> None:
+    """Map dimensions of what lies in another order than row-major, as the result does."""
+    order = out.order
+    ordered = {place: taps[dim] for place, dim in enumerate(order) if dim in taps}
+    apply_taps(plan, held.permuted(order), ordered, out.permuted(order))
 
 
 def _emit_weighted_sum(op: Op, plan: HostPlanner) -> None:
@@ -338,15 +360,22 @@ def _runs(places: Sequence[int]) -> list[tuple[int, int, int, int]]:
 
 
 def _emit_padding(op: Op, plan: HostPlanner) -> None:
-    held, out = plan.value(op.needed("self"), contiguous=False), plan.output(op.outputs[0])
+    held = plan.value(op.needed("self"), contiguous=False)
+    _take_places(plan, plan.output_as_held(op.outputs[0], held), held, _places(op, held.shape))
+
+
+def _take_places(
+    plan: HostPlanner, out: HostTensor, held: HostTensor, chosen: Mapping[int, Sequence[int]],
+) -> None:
+    """Copy the elements at places along some dimensions, row by row in the order of the result."""
     if out.num_elements == 0:
         return
-    padded, (*outer, inner) = _places(op, held.shape), range(len(held.shape))
-    places = [place * held.strides[dim] for dim in outer for place in padded.get(dim, range(held.shape[dim]))]
-    runs = _runs(padded[inner])
+    *outer, inner = out.order
+    places = [place * held.strides[dim] for dim in outer for place in chosen.get(dim, range(held.shape[dim]))]
+    runs = _runs(chosen.get(inner, range(held.shape[inner])))
     for _, source, step, length in runs:
         places += [length, source * held.strides[inner], step * held.strides[inner]]
-    *sizes, columns = out.shape
+    *sizes, columns = out.permuted(out.order).shape
     rows = prod(sizes)
     ints = PadRowsInts(held.dtype.host_bytes, columns, len(runs), len(sizes), tuple(sizes))
     plan.step(PAD_ROWS, [out], [held, plan.constant(places, DType.LONG)], ints=ints, items=rows,
