@@ -75,6 +75,10 @@ class MiniPlanner:
     def alias(self, tensor: Tensor, view: HostTensor) -> None:
         self.values[tensor] = view
 
+    def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
+        """Return row-major storage for a result."""
+        return self.output(tensor)
+
     def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
         self.values[result] = self.values[state]
         return self.values[state]

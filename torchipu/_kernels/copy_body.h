@@ -54,6 +54,7 @@ TI_KERNEL(copy) {
       const type *s = (const type *)src + run[1]; \
       const int64_t n = run[0], step = run[2]; \
       if (step == 1 && n > 4) memcpy(d, s, (size_t)n * sizeof(type)); \
+      else if (n == 1) *d = *s; \
       else for (int64_t i = 0; i < n; i++) d[i] = s[i * step]; \
       d += n; \
     } \

@@ -1,5 +1,40 @@
 /* Weighted sums along a dimension, for interpolation, and sums of windows that overlap. */
 
+/* Taps of which every output of a piece has as many; those of all outputs for one tap lie together. */
+TI_INLINE void FN(weigh_piece)(float *restrict out, const float *in, const int32_t *from, const float *by, int64_t count, int taps) {
+  for (int64_t i = 0; i < count; i++) {
+    float sum = by[i] * in[from[i]];
+    for (int t = 1; t < taps; t++) sum += by[t * count + i] * in[from[t * count + i]];
+    out[i] = sum;
+  }
+}
+TI_KERNEL(weighted_columns) {
+  const weighted_columns_ints *const p = (const weighted_columns_ints *)ints;
+  const int64_t pieces = p->pieces, *places = (const int64_t *)args[2];
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t row = item / pieces, *piece = places + item % pieces * 4, count = piece[1];
+    float *out = (float *)args[0] + row * p->outputs + piece[0];
+    const float *in = (const float *)args[1] + row * p->inputs, *by = (const float *)args[4] + piece[3];
+    const int32_t *from = (const int32_t *)args[3] + piece[3];
+    switch (piece[2]) {
+      case 0: memset(out, 0, (size_t)count * sizeof(float)); break;
+      case 1: FN(weigh_piece)(out, in, from, by, count, 1); break;
+      case 2: FN(weigh_piece)(out, in, from, by, count, 2); break;
+      case 4: FN(weigh_piece)(out, in, from, by, count, 4); break;
+      default: FN(weigh_piece)(out, in, from, by, count, (int)piece[2]);
+    }
+  }
+  return TI_OK;
+}
+
+/* Adds up to two weighted rows, the first of all to nothing. */
+TI_INLINE void FN(add_rows)(float *restrict out, const float *row, float by, const float *behind, float next, int64_t n, int is_first) {
+  if (behind && is_first) for (int64_t i = 0; i < n; i++) out[i] = by * row[i] + next * behind[i];
+  else if (behind) for (int64_t i = 0; i < n; i++) out[i] = out[i] + by * row[i] + next * behind[i];
+  else if (is_first && by == 1.f) memcpy(out, row, (size_t)n * sizeof(float));
+  else if (is_first) for (int64_t i = 0; i < n; i++) out[i] = by * row[i];
+  else for (int64_t i = 0; i < n; i++) out[i] += by * row[i];
+}
 TI_KERNEL(weighted_taps) {
   const weighted_taps_ints *const shape = (const weighted_taps_ints *)ints;
   const int64_t m = shape->outputs, n = shape->inputs, inner = shape->inner;
@@ -16,11 +51,10 @@ TI_KERNEL(weighted_taps) {
       continue;
     }
     if (first == last) memset(out, 0, (size_t)inner * sizeof(float));
-    for (int64_t t = first; t < last; t++) {
-      const float by = weights[t], *row = in + sources[t] * inner;
-      if (t == first && by == 1.f) memcpy(out, row, (size_t)inner * sizeof(float));
-      else if (t == first) for (int64_t i = 0; i < inner; i++) out[i] = by * row[i];
-      else for (int64_t i = 0; i < inner; i++) out[i] += by * row[i];
+    for (int64_t t = first; t < last; t += 2) {  /* two taps at a time: the output is passed over half as often */
+      const int is_pair = t + 1 < last;
+      FN(add_rows)(out, in + sources[t] * inner, weights[t], is_pair ? in + sources[t + 1] * inner : NULL,
+                   is_pair ? weights[t + 1] : 0.f, inner, t == first);
     }
   }
   return TI_OK;

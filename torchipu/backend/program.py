@@ -15,6 +15,7 @@ from torchipu.advice.remedies import compile_or_advise
 from torchipu.backend.counts import COUNTS
 from torchipu.backend.results import (
     Kind,
+    Layout,
     Part,
     Result,
     Shown,
@@ -113,6 +114,14 @@ def _has_effect(op: Op) -> bool:
     return EFFECT_TOKEN in op.operands
 
 
+def _strides_to_make(layout: Layout, number: int, output: Tensor) -> dict[int, tuple[int, ...]]:
+    """Return by its number the strides in which an output is made, where it is neither row-major nor converted."""
+    is_plain = TORCH_DTYPES[output.dtype] is layout.dtype and layout.offset is None
+    if layout.strides is None or not is_plain or len(layout.strides) != len(output.shape):
+        return {}
+    return {number: layout.strides}
+
+
 class Program:
     """One compiled graph with the border to torch: order, dtypes, strides and aliases as torch expects them.
 
@@ -135,11 +144,19 @@ class Program:
         # What the caller has stays as it was where an assertion ends the run.
         stays = recipe.is_frozen or any(map(is_assertion, walk_ops(graph.ops)))
         frozen = [tensor for tensor in graph.inputs if recipe.is_frozen and tensor.role is Role.WEIGHT]
+        number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
+        is_visible = [num_results is None or position < num_results for position in range(len(shown))]
+        layouts = [layout_of(lies, is_view=kind is Kind.VIEW) for lies, kind in zip(shown, kinds, strict=True)]
+        self.output_strides: dict[int, tuple[int, ...]] = {}
+        for value, layout, visible in zip(imported.results, layouts, is_visible, strict=True):
+            if visible and layout is not None and isinstance(value, Tensor) and value in number:
+                self.output_strides |= _strides_to_make(layout, number[value], graph.outputs[number[value]])
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads, seed=options.seed, frozen=frozen,
             traps=options.floating_point_exceptions, counts=options.statistics,
             is_strict=options.strict_numerics,
             written={} if stays else stored_over(imported, graph, recipe.written, shown),
+            output_strides=self.output_strides,
         )
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
@@ -149,11 +166,8 @@ class Program:
         agreement = Agreement(imported.graph)
         self.agreement = agreement if agreement.ops else None
         self.has_effects = any(map(_has_effect, walk_ops(imported.graph.ops)))
-        number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
         self.results: list[Result] = []
-        for position, (value, lies) in enumerate(zip(imported.results, shown, strict=True)):
-            visible = num_results is None or position < num_results
-            layout = layout_of(lies, is_view=kinds[position] is Kind.VIEW)
+        for position, (value, layout, visible) in enumerate(zip(imported.results, layouts, is_visible, strict=True)):
             away = position in apart
             if not isinstance(value, Tensor):
                 self.results.append(Result(constant=value))
@@ -188,7 +202,8 @@ class Program:
             return None
         for result, number in zip(visible, numbers, strict=True):
             layout = result.fake
-            if layout is not None and not layout.is_as_made(TORCH_DTYPES[graph.outputs[number].dtype]):
+            dtype = TORCH_DTYPES[graph.outputs[number].dtype]
+            if layout is not None and not layout.is_as_made(dtype, self.output_strides.get(number)):
                 return None
         return frozenset([*numbers, *away])
 

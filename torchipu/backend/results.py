@@ -54,9 +54,9 @@ class Layout:
     strides: tuple[int, ...] | None
     offset: int | None = None
 
-    def is_as_made(self, dtype: torch.dtype) -> bool:
-        """Whether a fresh row-major result of a type is as torch expects it."""
-        return dtype is self.dtype and self.strides is None and not self.offset
+    def is_as_made(self, dtype: torch.dtype, strides: tuple[int, ...] | None = None) -> bool:
+        """Whether a fresh result of a type, with these strides or row-major, is as torch expects it."""
+        return dtype is self.dtype and self.strides == strides and not self.offset
 
     def placed(self, value: torch.Tensor) -> torch.Tensor:
         """Return a tensor with these strides, and this offset, that has the same elements."""

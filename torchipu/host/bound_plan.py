@@ -176,7 +176,8 @@ class BoundPlan:
             if host_plan.output_is_direct[index]:
                 number = FIRST_EXTERNAL + num_inputs + index
                 self.fresh_outputs.append((index, number))
-                self.rooms.append(Room.of(held.shape, TORCH_DTYPES[held.dtype]))
+                strides = None if held.is_contiguous else held.strides
+                self.rooms.append(Room.of(held.shape, TORCH_DTYPES[held.dtype], strides))
                 continue
             allocation = host_plan.allocations[held.buffer]
             self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))

@@ -57,12 +57,14 @@ class GraphExecutor:
         is_strict: Whether convolutions are the sums that define them, and no transforms are made.
         written: By number of an output that of the input that the caller will write it over: it is that very tensor
             where it was stored there already.
+        output_strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
     """
 
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
         seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
         is_strict: bool = False, written: Mapping[int, int] | None = None,
+        output_strides: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
@@ -71,6 +73,7 @@ class GraphExecutor:
         self.traps, self.counts, self.is_strict = traps, counts, is_strict
         self.calls = 0
         self.written = dict(written or {})
+        self.output_strides = dict(output_strides or {})
         self.apartness = Apartness(graph.inputs, set(self.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
@@ -171,6 +174,7 @@ class GraphExecutor:
         planner = Planner(
             self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
             written=self.written if are_apart else {}, is_strict=self.is_strict,
+            output_strides=self.output_strides,
         )
         with seldom_collected():
             plan = planner.plan()

@@ -24,7 +24,7 @@ CALLS_KEPT = 2
 
 
 class Room(NamedTuple):
-    """What a result takes: elements of a type, row-major.
+    """What a result takes: elements of a type, without gaps or overlaps.
 
     Attributes:
         shape: Sizes.
@@ -39,9 +39,10 @@ class Room(NamedTuple):
     num_bytes: int
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], dtype: torch.dtype) -> Room:
-        """Return the room of a shape and element type."""
-        strides = tuple(math.prod(max(1, size) for size in shape[place + 1 :]) for place in range(len(shape)))
+    def of(cls, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None) -> Room:
+        """Return the room of a shape and element type, row-major unless strides are given."""
+        if strides is None:
+            strides = tuple(math.prod(max(1, size) for size in shape[place + 1 :]) for place in range(len(shape)))
         return cls(shape, strides, dtype, dtype.itemsize * math.prod(shape))
 
 

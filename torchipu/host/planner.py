@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from torchipu._kernels.table.control import FORK
 from torchipu._kernels.table.kernel import I, Kernel, S
@@ -44,7 +45,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, is_widening
 from torchipu.optable.emission import Stored, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
-from torchipu.optable.host_tensor import HostTensor, Rounding
+from torchipu.optable.host_tensor import HostTensor, Rounding, order_of
 from torchipu.optable.planner import Joining, Mark
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
@@ -68,6 +69,7 @@ class Planner:
         observation: What of results is looked at as they are made; then every op is computed by itself.
         written: By number of an output that of the input that the caller writes it over, which overlaps no other one.
         is_strict: Whether convolutions are the sums that define them, and no transforms are made.
+        output_strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
@@ -81,6 +83,7 @@ class Planner:
         states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: Replicas | None = None,
         frozen: Sequence[Tensor] = (), observation: Observation | None = None,
         written: Mapping[int, int] | None = None, is_strict: bool = False,
+        output_strides: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         replicas = replicas or Replicas()
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
@@ -99,6 +102,7 @@ class Planner:
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.written = dict(written or {})
         self.is_strict = is_strict
+        self.output_strides = {graph.outputs[index]: strides for index, strides in (output_strides or {}).items()}
         self.memory, self.uses = Memory(), Uses(graph)
         self.floats = KeptFloats(self._emit_again, self.memory.scratch, lambda: self.steps[-1])
         self.values = Values(self.floats)
@@ -166,6 +170,17 @@ class Planner:
         computed = self.scratch(tensor.shape, dtype)
         self._casts_due.append((tensor, rounded_as or tensor, computed))
         return computed
+
+    def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
+        """Return storage for a result, in the order in which an operand lies where it is an output that lies so."""
+        strides = self.output_strides.get(tensor)
+        order = None if strides is None else order_of(tensor.shape, strides)
+        if strides is None or order is None or self._is_in_blocks or not held.permuted(order).is_contiguous:
+            return self.output(tensor)
+        shape = [tensor.shape[dim] for dim in order]
+        stored = replace(self.scratch(shape, tensor.dtype), shape=tensor.shape, strides=strides)
+        self.values.by_tensor[tensor] = stored
+        return stored
 
     def blocked(self, tensor: Tensor) -> HostTensor:
         """Return where a value of ``[N, C, H, W]`` lies in the blocked layout, brought there if need be."""
@@ -508,14 +523,16 @@ class Planner:
         for index, tensor in enumerate(self.graph.outputs):
             self.layouts.make_plain(tensor, self.values, self)
             held = self.values.by_tensor[tensor]
-            allocation = self.memory.of(held)
-            is_free = allocation.place is Place.ARENA and self.memory.is_all_of(held) and held.buffer not in pinned
+            strides, allocation = self.output_strides.get(tensor), self.memory.of(held)
+            lying = held if strides is None else held.in_order_of(strides)
+            is_free = allocation.place is Place.ARENA and self.memory.is_all_of(lying) and held.buffer not in pinned
             is_view = not is_free and self.may_view_outputs and allocation.place in (Place.INPUT, Place.OUTPUT)
             if is_free:
                 allocation.place, allocation.index = Place.OUTPUT, index
+                held = replace(held, strides=strides or held.strides)  # of dimensions of one element too
             elif not is_view:
-                target = self.memory.storage(held.shape, held.dtype, Place.OUTPUT, index)
-                emit_copy(self, target, held)
+                target = self.memory.storage(held.shape, held.dtype, Place.OUTPUT, index, strides)
+                emit_copy(self, target if strides is None else target.in_order_of(strides), lying)
                 held = target
             outputs.append(held)
             direct.append(not is_view)

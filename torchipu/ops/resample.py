@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, prod
 
 from torchipu._kernels.table.copy import PAD_ROWS, PadRowsInts
-from torchipu._kernels.table.resample import FOLD_ROWS, WEIGHTED_TAPS, FoldRowsInts, WeightedTapsInts
+from torchipu._kernels.table.resample import (
+    FOLD_ROWS,
+    WEIGHTED_COLUMNS,
+    WEIGHTED_TAPS,
+    FoldRowsInts,
+    WeightedColumnsInts,
+    WeightedTapsInts,
+)
 from torchipu.device.codelets import Work, busiest_elements
 from torchipu.device.compute_sets import copy_vertices, no_vertices
 from torchipu.device.tilings.sums import WEIGHTED_SUM, Along, mapped_along
@@ -29,6 +36,12 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
 
+SHORT_RUN = 8
+"""Fewer elements behind a dimension are mapped with it: rows of them are shorter than a vector."""
+LONGEST_PIECE = 4096
+"""Elements of a row that one thread maps."""
+Row = tuple[tuple[int, float], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Taps:
@@ -40,7 +53,7 @@ class Taps:
     """
 
     length: int
-    rows: tuple[tuple[tuple[int, float], ...], ...]
+    rows: tuple[Row, ...]
 
     @property
     def is_identity(self) -> bool:
@@ -169,15 +182,41 @@ def apply_taps(plan: HostPlanner, held: HostTensor, taps: dict[int, Taps], out: 
 
 def _apply_one(plan: HostPlanner, out: HostTensor, held: HostTensor, taps: Taps, dim: int) -> None:
     inner = prod(held.shape[dim + 1 :])
+    if inner < SHORT_RUN:
+        _apply_to_columns(plan, out, held, taps, inner)
+        return
     starts = plan.constant([0, *itertools.accumulate(map(len, taps.rows))], DType.LONG)
     flat = [pair for row in taps.rows for pair in row]
     sources = plan.constant([source for source, _ in flat], DType.LONG)
     weights = plan.constant([weight for _, weight in flat], DType.FLOAT)
     items = prod(held.shape[:dim]) * len(taps.rows)
     plan.step(WEIGHTED_TAPS, [out], [held, starts, sources, weights],
-              ints=WeightedTapsInts(len(taps.rows), taps.length, inner), items=items if inner else 0,
+              ints=WeightedTapsInts(len(taps.rows), taps.length, inner), items=items,
               grain=row_grain(inner * max(1, taps.width)),
               writes=[Blocks.rows(items, out)])
+
+
+def _apply_to_columns(plan: HostPlanner, out: HostTensor, held: HostTensor, taps: Taps, inner: int) -> None:
+    """Map the last dimension; with few elements behind it, these and it are the columns of a row."""
+    rows = held.num_elements // max(1, taps.length * inner)
+    places, sources, weights = list[int](), list[int](), list[float]()
+    at = 0
+    for width, run in itertools.groupby(taps.rows, key=len):
+        for piece in _cut(list(run), max(1, LONGEST_PIECE // max(1, inner))):
+            places += [at, len(piece) * inner, width, len(sources)]
+            at += len(piece) * inner
+            for tap in range(width):
+                sources += [row[tap][0] * inner + i for row in piece for i in range(inner)]
+                weights += [row[tap][1] for row in piece for _ in range(inner)]
+    pieces = len(places) // 4
+    plan.step(WEIGHTED_COLUMNS, [out], [
+        held, plan.constant(places, DType.LONG), plan.constant(sources, DType.INT), plan.constant(weights, DType.FLOAT),
+    ], ints=WeightedColumnsInts(len(taps.rows) * inner, taps.length * inner, pieces),
+        items=rows * pieces if at else 0, grain=row_grain(ceil_div(at * max(1, taps.width), max(1, pieces))))
+
+
+def _cut(rows: Sequence[Row], longest: int) -> list[Sequence[Row]]:
+    return [rows[begin : begin + longest] for begin in range(0, len(rows), longest)]
 
 
 # --------------------------------------------------------------------------- interpolation
@@ -216,8 +255,30 @@ def _image(op: Op) -> str:
 
 
 def _emit_interpolation(op: Op, plan: HostPlanner) -> None:
-    held = plan.value(op.needed(_image(op)), DType.FLOAT)
-    apply_taps(plan, held, _taps_of(op), plan.output(op.outputs[0], DType.FLOAT))
+    result, taps = op.outputs[0], _taps_of(op)
+    if result.dtype is DType.FLOAT:
+        held = plan.value(op.needed(_image(op)), contiguous=False)
+        out = plan.output_as_held(result, held)
+        if out.order[-1] not in taps and all(map(_is_copy, taps.values())):
+            _take_places(plan, out, held, {dim: [row[0][0] for row in one.rows] for dim, one in taps.items()})
+            return
+        if not out.is_contiguous:
+            _apply_in_order(plan, held, taps, out)
+            return
+    else:
+        out = plan.output(result, DType.FLOAT)
+    apply_taps(plan, plan.value(op.needed(_image(op)), DType.FLOAT), taps, out)
+
+
+def _is_copy(taps: Taps) -> bool:
+    return all(len(row) == 1 and row[0][1] == 1.0 for row in taps.rows)
+
+
+def _apply_in_order(plan: HostPlanner, held: HostTensor, taps: Mapping[int, Taps], out: HostTensor) -> None:
+    """Map dimensions of what lies in another order than row-major, as the result does."""
+    order = out.order
+    ordered = {place: taps[dim] for place, dim in enumerate(order) if dim in taps}
+    apply_taps(plan, held.permuted(order), ordered, out.permuted(order))
 
 
 def _emit_weighted_sum(op: Op, plan: HostPlanner) -> None:
@@ -299,15 +360,22 @@ def _runs(places: Sequence[int]) -> list[tuple[int, int, int, int]]:
 
 
 def _emit_padding(op: Op, plan: HostPlanner) -> None:
-    held, out = plan.value(op.needed("self"), contiguous=False), plan.output(op.outputs[0])
+    held = plan.value(op.needed("self"), contiguous=False)
+    _take_places(plan, plan.output_as_held(op.outputs[0], held), held, _places(op, held.shape))
+
+
+def _take_places(
+    plan: HostPlanner, out: HostTensor, held: HostTensor, chosen: Mapping[int, Sequence[int]],
+) -> None:
+    """Copy the elements at places along some dimensions, row by row in the order of the result."""
     if out.num_elements == 0:
         return
-    padded, (*outer, inner) = _places(op, held.shape), range(len(held.shape))
-    places = [place * held.strides[dim] for dim in outer for place in padded.get(dim, range(held.shape[dim]))]
-    runs = _runs(padded[inner])
+    *outer, inner = out.order
+    places = [place * held.strides[dim] for dim in outer for place in chosen.get(dim, range(held.shape[dim]))]
+    runs = _runs(chosen.get(inner, range(held.shape[inner])))
     for _, source, step, length in runs:
         places += [length, source * held.strides[inner], step * held.strides[inner]]
-    *sizes, columns = out.shape
+    *sizes, columns = out.permuted(out.order).shape
     rows = prod(sizes)
     ints = PadRowsInts(held.dtype.host_bytes, columns, len(runs), len(sizes), tuple(sizes))
     plan.step(PAD_ROWS, [out], [held, plan.constant(places, DType.LONG)], ints=ints, items=rows,

@@ -46,6 +46,20 @@ class HostTensor:
             expected *= size
         return True
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The dimensions from the largest stride to the least."""
+        return order_of(self.shape, self.strides)
+
+    def in_order_of(self, strides: Sequence[int]) -> HostTensor:
+        """Return a view of the same elements whose dimensions go from the largest of the given strides to the least."""
+        return self.permuted(order_of(self.shape, strides))
+
+    def permuted(self, order: Sequence[int]) -> HostTensor:
+        """Return a view of the same elements with its dimensions in another order."""
+        shape, own = (tuple(numbers[dim] for dim in order) for numbers in (self.shape, self.strides))
+        return HostTensor(self.buffer, self.offset, shape, own, self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
@@ -62,6 +76,11 @@ class Rounding:
 
 
 TO_NEAREST = Rounding()
+
+
+def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Return the dimensions from the largest stride to the least; of equal ones, those of one element last."""
+    return tuple(sorted(range(len(shape)), key=lambda dim: (-strides[dim], -shape[dim])))
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -90,6 +90,15 @@ class HostPlanner(Protocol):
         """
         ...
 
+    def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
+        """Return storage for a result: in the order in which an operand lies where torch expects the result so.
+
+        Args:
+            tensor: The result.
+            held: The operand, of as many dimensions, in any layout.
+        """
+        ...
+
     def alias(self, tensor: Tensor, view: HostTensor) -> None:
         """Say that a result is a view of storage that exists; nothing is copied."""
         ...

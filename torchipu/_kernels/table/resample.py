@@ -36,6 +36,38 @@ WEIGHTED_TAPS = Kernel(
 )
 
 
+class WeightedColumnsInts(NamedTuple):
+    """Integers of ``weighted_columns``.
+
+    Attributes:
+        outputs: Columns of the sums.
+        inputs: Columns of the values.
+        pieces: Of which a row is put together.
+    """
+
+    outputs: int
+    inputs: int
+    pieces: int
+
+
+WEIGHTED_COLUMNS = Kernel(
+    "weighted_columns",
+    {
+        "sums": "[rows, outputs], of what the taps of an output take, in their order; zero without taps",
+        "values": "[rows, inputs]",
+        "places": (
+            "[pieces, 4] of int64: the first output of each piece, how many there are, the taps of each, and where the "
+            "piece begins in what follows"
+        ),
+        "sources": "of int32, [taps, outputs] of each piece: the column that a tap takes",
+        "weights": "likewise, of each tap",
+    },
+    WeightedColumnsInts,
+    Nothing,
+    items="rows * pieces",
+)
+
+
 class FoldRowsInts(NamedTuple):
     """Integers of ``fold_rows``.
 

@@ -264,6 +264,10 @@ class _VertexPlanner:
         """Say that a result is a view of storage that exists."""
         self._values[tensor] = view
 
+    def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
+        """Return row-major storage for a result."""
+        return self.output(tensor)
+
     def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
         """Return the storage of a result that begins as the state that it takes the place of."""
         held = self._outputs.get(result)

@@ -1,0 +1,83 @@
+"""Interpolation: rows in several pieces, few elements behind a dimension, layouts, and threads that share rows out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import interpolate
+
+CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "a row in several pieces": ((1, 1, 6000), {"size": 9000, "mode": "linear"}),
+    "few columns": ((2, 3, 9, 3), {"size": (5, 4), "mode": "bilinear"}),
+    "borders of fewer taps": ((2, 3, 9, 11), {"scale_factor": 2, "mode": "bicubic"}),
+    "rows of six taps": ((2, 3, 24, 31), {"size": (9, 10), "mode": "bilinear", "antialias": True}),
+    "the same elements": ((2, 5, 9, 11), {"size": (21, 25), "mode": "nearest"}),
+    "volumes": ((2, 3, 4, 5, 6), {"size": (7, 8, 9), "mode": "trilinear", "align_corners": True}),
+}
+
+
+def compiled(function: Callable[..., torch.Tensor], threads: int) -> Callable[..., torch.Tensor]:
+    torch._dynamo.reset()
+    call: Callable[..., torch.Tensor] = torch.compile(function, backend="ipu", options={"host_threads": threads})
+    return call
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_results_and_gradients_are_those_of_double_precision(name: str, threads: int) -> None:
+    shape, how = CASES[name]
+    given = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    found, expected = given.clone().requires_grad_(), given.double().requires_grad_()
+    result, wanted = compiled(lambda x: interpolate(x, **how), threads)(found), interpolate(expected, **how)
+    torch.testing.assert_close(result.double(), wanted, atol=1e-5, rtol=1e-5)
+    (result**2).sum().backward()
+    (wanted**2).sum().backward()
+    assert found.grad is not None
+    torch.testing.assert_close(found.grad.double(), expected.grad, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, (shape, _) in CASES.items() if len(shape) == 4])
+def test_images_with_their_channels_last_give_such_images_and_gradients(name: str) -> None:
+    shape, how = CASES[name]
+    given = torch.randn(shape, generator=torch.Generator().manual_seed(4))
+    last = given.contiguous(memory_format=torch.channels_last).requires_grad_()
+    result, wanted = compiled(lambda x: interpolate(x, **how), 1)(last), interpolate(given.double(), **how)
+    torch.testing.assert_close(result.double(), wanted, atol=1e-5, rtol=1e-5)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    result.sum().backward()
+    assert last.grad is not None
+    assert last.grad.is_contiguous(memory_format=torch.channels_last)
+    plain = given.double().requires_grad_()
+    interpolate(plain, **how).sum().backward()
+    torch.testing.assert_close(last.grad.double(), plain.grad, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (0, 3, 2, 1), (2, 0, 3, 1)])
+@pytest.mark.parametrize("size", [(5, 1), (1, 7), (1, 1)])
+def test_results_of_one_row_or_column_take_operands_in_any_order(order: tuple[int, ...], size: tuple[int, int]) -> None:
+    laid_out = torch.randn(2, 3, 4, 6).permute(order).contiguous().permute([order.index(dim) for dim in range(4)])
+    for how in ({"mode": "bilinear"}, {"mode": "nearest"}):
+        found = compiled(lambda x, how=how: interpolate(x, size=size, **how), 1)(laid_out)
+        expected = interpolate(laid_out.double(), size=size, **how)
+        torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_bits_do_not_depend_on_threads() -> None:
+    given = torch.randn(3, 5, 40, 53, generator=torch.Generator().manual_seed(5))
+
+    def enlarged(x: torch.Tensor) -> torch.Tensor:
+        return interpolate(x, size=(91, 120), mode="bicubic")
+
+    one, two = (compiled(enlarged, threads)(given) for threads in (1, 2))
+    assert one.equal(two)
+
+
+def test_a_result_that_eager_hands_out_transposed_is_made_so() -> None:
+    given = torch.randn(2, 3, 32, 48)
+    for function in (lambda x: torch.rot90(x, 1, (2, 3)), lambda x: torch.rot90(x, 1, (2, 3)) * 2 + 1):
+        call = compiled(function, 1)
+        for _ in range(3):
+            found, expected = call(given), function(given)
+            torch.testing.assert_close(found, expected)
+            assert found.stride() == expected.stride()
