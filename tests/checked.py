@@ -31,8 +31,8 @@ def environment(package: Path) -> dict[str, str]:
     """Return the environment of a process that is to import the package from a folder, and the tests from here.
 
     Python keeps its small objects in an allocator of its own, which nobody looks into: no kernel works on one. Operands
-    are torch's or NumPy's, integers and scalars of a step the engine's; all three take memory from ``malloc`` and the like.
-    With each object of Python's there, too, imports took twice the time.
+    are torch's or NumPy's, integers and scalars of a step the engine's; all three take memory from ``malloc`` and the
+    like. With each object of Python's there, too, imports took twice the time.
     """
     return {
         **os.environ,
