@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 PREAMBLE = """
+import numpy as np
 import torch
 from tests.kernels.elem_planner import MiniPlanner, run_op
 from torchipu._kernels.abi import fence, run_kernel
@@ -28,6 +29,10 @@ def fill(words, count):
 def accumulate(count, room):
     total, addend = torch.zeros(count), torch.zeros(room)
     run_kernel(ACCUMULATE, [total.data_ptr(), addend.data_ptr()], UpdateInts(count, halves=0))
+
+def accumulate_array(count, room):
+    total, addend = np.zeros(count, np.float32), np.zeros(room, np.float32)
+    run_kernel(ACCUMULATE, [total.ctypes.data, addend.ctypes.data], UpdateInts(count, halves=0))
 
 class Planner(MiniPlanner):
     share = 1
@@ -65,6 +70,10 @@ ACCESSES = {
     ),
     "masked read": (
         "accumulate(43, 43)", "accumulate(43, 42)", ("heap-buffer-overflow", "READ of size", "accumulate"),
+    ),
+    # As small as what Python would take from its own allocator, which is not looked into.
+    "array of NumPy's": (
+        "accumulate_array(43, 43)", "accumulate_array(43, 42)", ("heap-buffer-overflow", "READ of size", "accumulate"),
     ),
     "scratch": (
         "run_op('aten.sort.default', torch.randn(3, 500), planner=Planner())",

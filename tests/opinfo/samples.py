@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.testing._internal import common_methods_invocations
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 DTYPES = {
     "float32": torch.float32, "float16": torch.float16, "int32": torch.int32, "int64": torch.int64, "bool": torch.bool,
@@ -31,11 +33,30 @@ def _unseeded(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
 
 
-# OpInfo calls random operators with a fixed seed of torch's generator, which has no meaning for another generator, and
-# which Dynamo cannot trace. Without it `judge` can tell by itself which operators are random.
-common_methods_invocations.wrapper_set_seed = _unseeded
+@cache
+def _operators() -> dict[str, OpInfo]:
+    from torch.testing._internal import common_methods_invocations
 
-OPS: dict[str, OpInfo] = {op.full_name: op for op in common_methods_invocations.op_db}
+    # OpInfo calls random operators with a fixed seed of torch's generator, which has no meaning for another generator,
+    # and which Dynamo cannot trace. Without it `judge` can tell by itself which operators are random.
+    common_methods_invocations.wrapper_set_seed = _unseeded  # type: ignore[attr-defined]
+    return {op.full_name: op for op in common_methods_invocations.op_db}
+
+
+class _Operators(Mapping[str, "OpInfo"]):
+    """Imports OpInfo when it is first asked: that takes as long as torch, and who collects tests needs none of it."""
+
+    def __getitem__(self, name: str) -> OpInfo:
+        return _operators()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_operators())
+
+    def __len__(self) -> int:
+        return len(_operators())
+
+
+OPS: Mapping[str, OpInfo] = _Operators()
 
 UNDEFINED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 """Operators whose values are whatever the memory held; only shape and type can be compared."""

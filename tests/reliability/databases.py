@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.testing._internal.common_modules import module_db
-from torch.testing._internal.common_optimizers import optim_db
 from torch.utils import _pytree as pytree
 
 from tests.opinfo import known
@@ -131,6 +129,9 @@ def modules(size: int) -> dict[str, int]:
     Returns:
         modules, optimisers: How many, and of how many all samples are right. What is not is printed.
     """
+    from torch.testing._internal.common_modules import module_db
+    from torch.testing._internal.common_optimizers import optim_db
+
     kinds = {"modules": (_modules, len(module_db)), "optimisers": (_optimisers, len(optim_db))}
     found = dict[str, int]()
     for kind, (samples, count) in kinds.items():
@@ -153,6 +154,8 @@ Samples = list[tuple[str, Callable[[], str]]]
 
 def _modules(most: int) -> Samples:
     found: Samples = []
+    from torch.testing._internal.common_modules import module_db
+
     for info in module_db:
         seed(0)
         inputs = info.module_inputs_func(info, "cpu", torch.float32, True, True)
@@ -220,6 +223,8 @@ def _close(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool
 
 def _optimisers(most: int) -> Samples:
     found: Samples = []
+    from torch.testing._internal.common_optimizers import optim_db
+
     for info in optim_db:
         inputs = [one for one in info.optim_inputs_func("cpu") if not one.kwargs.get("fused")]
         found += [(info.optim_cls.__name__, lambda info=info, one=one: _judge_optimiser(info.optim_cls, one.kwargs))

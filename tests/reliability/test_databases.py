@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_modules import module_db
 
 from tests.opinfo.samples import OPS, Call, Case
 from tests.reliability import databases
@@ -17,6 +16,8 @@ from torchipu.errors import InternalError, UnsupportedOpError
 
 
 def module(name: str) -> tuple[Any, Any]:
+    from torch.testing._internal.common_modules import module_db
+
     info = next(info for info in module_db if info.name == name)
     return info, info.module_inputs_func(info, "cpu", torch.float32, True, True)[0]
 
