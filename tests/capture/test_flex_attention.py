@@ -121,6 +121,18 @@ def test_a_mask_that_is_made_within_the_model() -> None:
     assert_as_by_formula(compiled, given(1), mask_mod=MASKS["sliding window"])
 
 
+def test_a_mask_that_is_made_within_the_model_of_a_step() -> None:
+    class Masked(torch.nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            mask = create_block_mask(MASKS["causal"], None, None, LENGTH, LENGTH, device="cpu")
+            return flex_attention(query, key, value, block_mask=mask)
+
+    tensors = [tensor.detach() for tensor in given(1)]
+    exact = [tensor.double() for tensor in tensors]
+    expected, _ = by_formula(*exact, mask_mod=MASKS["causal"])
+    torch.testing.assert_close(torchipu.InferenceStep(Masked())(*tensors).double(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_the_logarithms_of_sums_have_gradients_and_rows_of_nothing_leave_them_finite() -> None:
     mask, tensors = masked("rows of nothing"), given(1)
     exact = [tensor.detach().double().requires_grad_() for tensor in tensors]

@@ -127,6 +127,7 @@ PAIRS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
         lambda: (randn(4, 5), torch.randint(0, 2, (4, 5)), rand(5))),
     "multi_margin": (F.multi_margin_loss, lambda: (randn(4, 5), torch.randint(0, 5, (4,)))),
     "multi_margin_one": (F.multi_margin_loss, lambda: (randn(5), torch.randint(0, 5, ()))),
+    "multi_margin_batch_of_one": (F.multi_margin_loss, lambda: (randn(5), torch.randint(0, 5, (1,)))),
     "multi_margin_square": (
         lambda x, y, w, reduction: F.multi_margin_loss(x, y, p=2, margin=0.7, weight=w, reduction=reduction),
         lambda: (randn(4, 5), torch.randint(0, 5, (4,)), rand(5))),

@@ -29,6 +29,7 @@ def test_what_builds_graphs_of_popart_is_refused(code: str) -> None:
     assert done.returncode == 1
     assert "graphs built with PopART are out of torchipu's scope" in done.stderr
     assert "poptorch.trainingModel" in done.stderr
+    assert "torchipu.from_onnx" in done.stderr
 
 
 @pytest.mark.parametrize("code", ["import popxl_addons as addons", "from popxl_addons.layers import Linear"])

@@ -46,7 +46,7 @@ def _margin_loss(
         violations = violations * weight[labels]
     others = torch.arange(rows.shape[1], device=rows.device) != labels
     losses = torch.where(others, violations, 0.0).mean(1)
-    return _per_sample(losses, input, size_average, reduce, reduction)
+    return _per_sample(losses, target, 0, size_average, reduce, reduction)
 
 
 def _multilabel_margin_loss(
@@ -63,16 +63,19 @@ def _multilabel_margin_loss(
     chosen = rows.gather(1, torch.where(is_given, labels, 0).squeeze(2)).unsqueeze(2)
     violations = (1 - chosen + rows.unsqueeze(1)).relu()  # [N, S, C]
     losses = torch.where(is_given & ~is_target, violations, 0.0).sum((1, 2)) / rows.shape[1]
-    return _per_sample(losses, input, size_average, reduce, reduction)
+    return _per_sample(losses, input, 1, size_average, reduce, reduction)
 
 
 def _per_sample(
-    losses: Tensor, input: Tensor, size_average: bool | None, reduce: bool | None, reduction: str,
+    losses: Tensor, told_by: Tensor, lone_rank: int, size_average: bool | None, reduce: bool | None, reduction: str,
 ) -> Tensor:
-    """Reduce losses as the arguments of a function of torch say; those of a lone sample are a scalar."""
+    """Reduce losses as the arguments of a function of torch say; of a sample without a batch, to a scalar.
+
+    Whether there is a batch a function tells by one of its tensors, which has that rank if there is none.
+    """
     if size_average is not None or reduce is not None:
         reduction = _reduction.legacy_get_string(size_average, reduce)
-    return reduced(losses if input.dim() == 2 else losses.squeeze(0), _reduction.get_enum(reduction))
+    return reduced(losses.squeeze(0) if told_by.dim() == lone_rank else losses, _reduction.get_enum(reduction))
 
 
 CALLS: dict[Any, Callable[..., Any]] = {

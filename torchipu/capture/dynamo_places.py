@@ -52,6 +52,15 @@ def name_of(source: Any) -> str:
     return str(source.name() if callable(source.name) else source.name)
 
 
+def has_name(source: Any) -> bool:
+    """Whether a place is written in some way: the stack of torch's modes, which `create_block_mask` changes, is not."""
+    try:
+        name_of(source)
+    except NotImplementedError:
+        return False
+    return True
+
+
 def held_at(graph: Any, variable: Any) -> Any:
     """Return the object that a variable stands for, or MISSING."""
     try:

@@ -26,6 +26,7 @@ from torchipu.capture.dynamo_places import (
     MISSING,
     attribute_of,
     cell_name,
+    has_name,
     held_at,
     is_computed,
     is_read,
@@ -181,7 +182,7 @@ class Changes:
         graph = effects.output_graph_weakref()
         for variable in effects.id_to_variable.values():
             kind = getattr(variable, "mutation_type", None)
-            if variable.source is None or not effects.is_modified(variable):
+            if variable.source is None or not effects.is_modified(variable) or not has_name(variable.source):
                 continue
             held = held_at(graph, variable)
             if isinstance(kind, AttributeMutationExisting):

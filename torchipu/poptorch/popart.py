@@ -25,8 +25,8 @@ def __getattr__(name: str) -> Any:
         raise ImportError(
             f"popart.{name}: graphs built with PopART are out of torchipu's scope; popart here holds only the "
             "enumerations that poptorch.Options()._Popart takes. Write the model in torch and run it by "
-            'torch.compile(model, backend="ipu"), torchipu.TrainStep or poptorch.trainingModel; a model that is there '
-            "as ONNX has to become a module of torch first.", name="popart",
+            'torch.compile(model, backend="ipu"), torchipu.TrainStep or poptorch.trainingModel; torchipu.from_onnx '
+            "makes a module of an ONNX file, as PopART takes one.", name="popart",
         )
     raise AttributeError(f"module 'popart' has no attribute {name!r}")
 
