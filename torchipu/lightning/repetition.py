@@ -20,10 +20,11 @@ from torch.utils import _pytree as pytree
 
 from torchipu.capture.process_wide import capturing
 from torchipu.capture.reachable import Kept, Reachable
+from torchipu.lightning.effects import Effect
 from torchipu.lightning.expressions import Number, Output, Pending, Surroundings
 from torchipu.lightning.value_numbers import ValueNumbers
 from torchipu.lightning.verdict import Verdict
-from torchipu.lightning.written_attributes import EFFECTS, OF_LIGHTNING, Effect
+from torchipu.lightning.written_attributes import OF_LIGHTNING
 
 MOST_PLACES = 16
 """Places that a step writes of which each is tried by itself, to find those that matter."""
@@ -120,8 +121,8 @@ class Repetition:
     # ------------------------------------------------------------------ what a run did
     def _outcome(self, step: Any) -> Outcome:
         tape, numbers = step.tape, self._numbers
-        plain = [action for action in tape.actions if not isinstance(action, EFFECTS)]
-        written = [action for action in tape.actions if isinstance(action, EFFECTS)]
+        plain = [action for action in tape.actions if not isinstance(action, Effect)]
+        written = [action for action in tape.actions if isinstance(action, Effect)]
         # What a metric returns is not known here, so that it cannot be put in its place.
         judged = [effect for effect in written if not (effect.is_guarded or _is_pending(effect.content))]
         effects = {effect.key: effect.held(_plain) for effect in judged}
@@ -195,7 +196,7 @@ def _compared(first: Outcome, others: Mapping[Any, Outcome]) -> Verdict:
             else:
                 told[key] = ""
         elif before is None:
-            unplayed.append(_as_state(now))
+            unplayed.append(now.looked(is_state=True))
         elif first.values[key] != other.values[key]:
             told[key] = ""
         elif before.extends and not now.extends:
@@ -212,9 +213,5 @@ def _is_pending(content: Any) -> bool:
 def _plain(content: Any) -> Any:
     """Return a structure with numbers as they are now."""
     return pytree.tree_map(lambda leaf: leaf.plain if isinstance(leaf, Number) else leaf, content)
-
-
-def _as_state(effect: Effect) -> Effect:
-    return replace(effect, look=replace(effect.look, is_state=True))
 
 

@@ -15,11 +15,11 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.distributions import unvalidated
 from torchipu.capture.running import Running, capture_by_running
 from torchipu.errors import CaptureError, IpuError
+from torchipu.lightning.effects import Assigned
 from torchipu.lightning.expressions import Number, NumbersInTorch, Output, Surroundings, number
 from torchipu.lightning.repetition import Repetition
 from torchipu.lightning.tape import Tape
 from torchipu.lightning.watched_module import Reading, watched
-from torchipu.lightning.written_attributes import Assigned
 from torchipu.poptorch.capturing import on_ipu
 from torchipu.poptorch.operators.placing import check_depth, placing, refuse_ops_outside
 from torchipu.poptorch.options import Options
@@ -230,9 +230,9 @@ class StepCapture(Running):
     def advanced(self, at: Surroundings) -> dict[str, Any]:
         """Return what counters are after a micro-batch."""
         return {
-            action.path[1]: action.value.expression(at) for action in self.tape.actions
+            action.path[1]: action.content.expression(at) for action in self.tape.actions
             if isinstance(action, Assigned) and len(action.path) == 2 and action.path[0] == ""
-            and isinstance(action.value, Number)
+            and isinstance(action.content, Number)
         }
 
     def slots(self, at: Surroundings) -> list[float]:

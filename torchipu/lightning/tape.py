@@ -13,20 +13,12 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchipu.lightning.effects import Assigned, Bound, Effect, Filled, Written, is_data
 from torchipu.lightning.expressions import Number, Output, Pending, Surroundings, evaluated
 from torchipu.lightning.known_metrics import KnownMetric, known_metric
 from torchipu.lightning.noted_reads import TRACED, NotedAttributes
 from torchipu.lightning.verdict import Verdict
-from torchipu.lightning.written_attributes import (
-    EFFECTS,
-    Assigned,
-    Bound,
-    Containers,
-    Effect,
-    Elsewhere,
-    Filled,
-    is_data,
-)
+from torchipu.lightning.written_attributes import Containers, Elsewhere
 
 METRIC_METHODS = ("forward", "update", "compute", "reset")
 
@@ -167,15 +159,15 @@ class Tape:
     def play(self, at: Surroundings) -> None:
         """Do for a micro-batch what was noted."""
         for action in self.actions:
-            if getattr(action, "is_followed", True):
+            if not isinstance(action, Effect) or action.is_followed:
                 action.do(self.module, at)
 
     # ------------------------------------------------------------------ what the next micro-batch does
     def may_differ(self) -> bool:
         """Whether the step may read what it leaves: where it does not, every micro-batch does the same."""
         return any(
-            isinstance(action, EFFECTS) and not action.is_guarded
-            and (action.look.may_matter or not getattr(action, "is_followed", True)) for action in self.actions
+            isinstance(action, Effect) and not action.is_guarded
+            and (action.look.may_matter or not action.is_followed) for action in self.actions
         )
 
     def judge(self, verdict: Verdict) -> None:
@@ -185,15 +177,14 @@ class Tape:
             verdict: What differs then.
         """
         self.actions = [
-            self._judged(action, verdict) if isinstance(action, EFFECTS) else action for action in self.actions
+            self._judged(action, verdict) if isinstance(action, Effect) else action for action in self.actions
         ]
         self.unplayed = verdict.unplayed
 
     def _judged(self, effect: Effect, verdict: Verdict) -> Effect:
         key = effect.key
         line = verdict.told.get(key)
-        look = replace(effect.look, is_state=line is not None, read_at=effect.look.read_at or line or "")
-        judged: Any = replace(effect, look=look)
+        judged: Any = effect.looked(is_state=line is not None, read_at=effect.look.read_at or line or "")
         if key in verdict.anew:
             judged = judged.anew()
         elif key in verdict.once and effect.extends:
@@ -212,14 +203,12 @@ class Tape:
         """
         kind = type(self.module).__name__
         for action in (*self.actions, *self.unplayed):
-            if not isinstance(action, EFFECTS):
-                continue
             if isinstance(action, (Bound, Filled)):
                 if action.look.is_state or not (action.is_followed or _is_made(action)):
                     self._warn_of_elsewhere(action, step, kind, told)
-            elif action.look.is_state:
+            elif isinstance(action, Written) and action.look.is_state:
                 name = ".".join(str(part) for part in action.path if part != "")
-                is_tensor = isinstance(action, Assigned) and isinstance(action.value, Output)
+                is_tensor = isinstance(action, Assigned) and isinstance(action.content, Output)
                 what = "another tensor" if is_tensor else "other content"
                 _warn_once(
                     told, name, f"{step} gives {name} of {kind} {what}: it is no buffer, so that every micro-batch "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchipu.lightning.written_attributes import Effect
+from torchipu.lightning.effects import Effect
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 from functools import _lru_cache_wrapper
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchipu.capture.reachable import KINDS, MISSING, Holder, Kept, Reachable, refill
-from torchipu.lightning.expressions import Number, Output, Surroundings, evaluated
+from torchipu.lightning.effects import (
+    Appended,
+    Assigned,
+    Bound,
+    Filled,
+    Look,
+    Path,
+    Refilled,
+    Removed,
+    Written,
+    is_data,
+)
 from torchipu.lightning.noted_reads import (
     NotedAttributes,
     NotedDeque,
@@ -25,207 +34,16 @@ from torchipu.lightning.noted_reads import (
     noted,
 )
 
-Path = tuple[Any, ...]
-"""Name of a module, then an attribute of it, then keys into containers."""
 DEPTH = 3
 _OF_TORCH = frozenset({
     "training", "_parameters", "_buffers", "_modules", "_trainer", "_fabric", "_current_fx_name", "log", "forward",
     "_non_persistent_buffers_set", "_is_full_backward_hook", "_param_requires_grad_state",
 })
-
-
 OF_LIGHTNING = ("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning", "torchmetrics")
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What is known of whether a step reads a place that it writes.
-
-    Attributes:
-        is_state: Whether the next micro-batch computes something else on the CPU, which reads what this one leaves.
-        may_matter: Whether it may: the step has read the place, or nobody knows whether it has.
-        read_at: Where it has.
-    """
-
-    is_state: bool = False
-    may_matter: bool = False
-    read_at: str = ""
-
-
-UNREAD = Look()
 
 
 def _read(place: str, is_state: bool = True) -> Look:
     return Look(is_state and bool(place), bool(place), place)
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Items behind the end of a list.
-
-    Attributes:
-        path: Its place.
-        items: They.
-        look: Whether the step has looked at the list: the next micro-batch would see these items too.
-        at: Of how many items the list must be for them to be appended; None for any number.
-    """
-
-    path: Path
-    items: Any
-    look: Look = UNREAD
-    at: int | None = None
-    extends = True
-    is_guarded = False
-
-    @property
-    def key(self) -> Any:
-        """Its place."""
-        return "at", self.path
-
-    @property
-    def content(self) -> Any:
-        """What it leaves there."""
-        return self.items
-
-    def held(self, hold: Callable[[Any], Any]) -> Appended:
-        """Return it with outputs in the places of tensors."""
-        return replace(self, items=hold(self.items))
-
-    def once(self, module: Any) -> Appended:
-        """Return what is done only where the list is as long as it is now."""
-        return replace(self, at=list.__len__(_resolved(module, self.path)))
-
-    def anew(self) -> Refilled:
-        """Return what fills the list anew with these items."""
-        return Refilled(self.path, self.items, self.look)
-
-    def do(self, module: Any, at: Surroundings) -> None:
-        """Append what a micro-batch has."""
-        held = _resolved(module, self.path)
-        if self.at is None or len(held) == self.at:
-            held.extend(evaluated(self.items, at))
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """Another value of an attribute, or of an item of a dict or list.
-
-    Attributes:
-        path: Its place.
-        value: What is there now.
-        look: Whether the step has read what was there before, or was not there yet.
-    """
-
-    path: Path
-    value: Any
-    look: Look = UNREAD
-    extends = False
-
-    @property
-    def key(self) -> Any:
-        """Its place."""
-        return "at", self.path
-
-    @property
-    def content(self) -> Any:
-        """What it leaves there."""
-        return self.value
-
-    @property
-    def is_guarded(self) -> bool:
-        """Whether the step is captured again where the value is another one."""
-        is_plain = isinstance(self.value, Number) or type(self.value) in (bool, int, float, str)
-        is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
-        is_private = str(self.path[-1]).startswith("_") and not (is_number and self.path[0] == "")
-        return len(self.path) == 2 and is_plain and not is_private
-
-    def held(self, hold: Callable[[Any], Any]) -> Assigned:
-        """Return it with outputs in the places of tensors."""
-        return replace(self, value=hold(self.value))
-
-    def do(self, module: Any, at: Surroundings) -> None:
-        """Assign what a micro-batch has."""
-        *before, last = self.path
-        value = evaluated(self.value, at)
-        if len(before) == 1:
-            setattr(module.get_submodule(before[0]), last, value)
-        else:
-            _resolved(module, tuple(before))[last] = value
-
-
-@dataclass(frozen=True, slots=True)
-class Refilled:
-    """All that is in a list or a dictionary that was emptied, or written anew from its beginning.
-
-    Attributes:
-        path: Its place.
-        items: What is in it now.
-        look: Whether some of what was there is left, and the step has looked at it.
-    """
-
-    path: Path
-    items: Any
-    look: Look = UNREAD
-    extends = False
-    is_guarded = False
-
-    @property
-    def key(self) -> Any:
-        """Its place."""
-        return "at", self.path
-
-    @property
-    def content(self) -> Any:
-        """What it leaves there."""
-        return self.items
-
-    def held(self, hold: Callable[[Any], Any]) -> Refilled:
-        """Return it with outputs in the places of tensors."""
-        return replace(self, items=hold(self.items))
-
-    def do(self, module: Any, at: Surroundings) -> None:
-        """Put in what a micro-batch has."""
-        refill(_resolved(module, self.path), evaluated(self.items, at))
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """A key that was taken out of a dictionary.
-
-    Attributes:
-        path: Its place in the dictionary.
-        look: Whether the step has looked at it.
-    """
-
-    path: Path
-    look: Look = UNREAD
-    extends = False
-    is_guarded = False
-
-    @property
-    def key(self) -> Any:
-        """Its place."""
-        return "at", self.path
-
-    @property
-    def content(self) -> Any:
-        """What it leaves there: nothing."""
-        return None
-
-    def held(self, hold: Callable[[Any], Any]) -> Removed:
-        """Return it: there are no tensors in it."""
-        return self
-
-    def do(self, module: Any, at: Surroundings) -> None:
-        """Take it out, if it is there."""
-        _resolved(module, self.path[:-1]).pop(self.path[-1], None)
-
-
-def _resolved(module: Any, path: Path) -> Any:
-    found = getattr(module.get_submodule(path[0]), path[1])
-    for key in path[2:]:
-        found = found[key]
-    return found
 
 
 class Containers:
@@ -324,128 +142,6 @@ class Containers:
         now = _raw(stand_in, originals)
         # What is written under another name is in the dictionary itself.
         return _of_dict(path, now if _differ(now, before) else dict(container), before, stand_in)
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Another value of a global, of a variable of an enclosing function, or of an object's attribute.
-
-    Attributes:
-        holder: What has the name.
-        name: The name.
-        value: What it is bound to now.
-        look: As for `Assigned`.
-        is_followed: Whether it is done for each micro-batch.
-        was_there: Whether there was something before.
-    """
-
-    holder: Holder
-    name: str
-    value: Any
-    look: Look = UNREAD
-    is_followed: bool = True
-    was_there: bool = True
-    extends = False
-    is_guarded = False
-
-    @property
-    def key(self) -> Any:
-        """Its place."""
-        return "name", self.told
-
-    @property
-    def content(self) -> Any:
-        """What it leaves there."""
-        return self.value
-
-    @property
-    def told(self) -> str:
-        """What messages call it."""
-        return self.holder.told(self.name)
-
-    def held(self, hold: Callable[[Any], Any]) -> Bound:
-        """Return it with outputs in the places of tensors."""
-        return replace(self, value=hold(self.value))
-
-    def do(self, module: Any, at: Surroundings) -> None:
-        """Bind it to what a micro-batch has."""
-        self.holder.put(self.name, evaluated(self.value, at))
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """What is new in a list, a deque, a dictionary or a set that is not found through attributes of modules alone.
-
-    Attributes:
-        container: It.
-        name: What messages call it.
-        items: What is new at its end, or under keys; all of it, if it does not begin with what there was.
-        is_anew: Whether they take the place of all else.
-        look: As for `Appended`.
-        is_followed: Whether it is done for each micro-batch.
-        at: As for `Appended`.
-    """
-
-    container: Any
-    name: str
-    items: Any
-    is_anew: bool
-    look: Look = UNREAD
-    is_followed: bool = True
-    at: int | None = None
-    is_guarded = False
-
-    @property
-    def key(self) -> Any:
-        """Its place."""
-        return "in", id(self.container)
-
-    @property
-    def content(self) -> Any:
-        """What it leaves there."""
-        return self.items
-
-    @property
-    def extends(self) -> bool:
-        """Whether it grows by this."""
-        return not self.is_anew and isinstance(self.container, (list, deque))
-
-    @property
-    def told(self) -> str:
-        """What messages call it."""
-        return f"{self.name}, a {type(self.container).__name__},"
-
-    def held(self, hold: Callable[[Any], Any]) -> Filled:
-        """Return it with outputs in the places of tensors."""
-        return replace(self, items=hold(self.items))
-
-    def once(self, module: Any) -> Filled:
-        """Return what is done only where the container is as long as it is now."""
-        return replace(self, at=len(self.container))
-
-    def anew(self) -> Filled:
-        """Return what fills the container anew with these items."""
-        return replace(self, is_anew=True)
-
-    def do(self, module: Any, at: Surroundings) -> None:
-        """Put in what a micro-batch has."""
-        if self.at is not None and len(self.container) != self.at:
-            return
-        items = evaluated(self.items, at)
-        if self.is_anew:
-            refill(self.container, items)
-        elif isinstance(self.container, dict):
-            dict.update(self.container, items)  # a Counter's own adds
-        elif isinstance(self.container, set):
-            self.container.update(items)
-        else:
-            self.container.extend(items)
-
-
-Written = Appended | Assigned | Refilled | Removed
-"""What a step leaves in attributes of modules."""
-Effect = Written | Bound | Filled
-EFFECTS = (Appended, Assigned, Refilled, Removed, Bound, Filled)
 
 
 class Elsewhere:
@@ -581,7 +277,7 @@ def _of_dict(
         return "" if stand_in is None else stand_in.read_at(key)
 
     written: list[Written] = [
-        Removed((*path, key), _read(read_at(key), is_state=False)) for key in before if key not in now
+        Removed((*path, key), look=_read(read_at(key), is_state=False)) for key in before if key not in now
     ]
     for key, value in now.items():
         was = before.get(key)
@@ -603,15 +299,6 @@ def _differs(was: Any, now: Any) -> bool:
         return bool(was != now)
     except Exception:  # objects that cannot be compared
         return True
-
-
-def is_data(value: Any) -> bool:
-    """Whether a structure is of plain values and tensors alone."""
-    kinds = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, Output)
-    return all(
-        all(map(is_data, leaf)) if isinstance(leaf, (set, frozenset)) else isinstance(leaf, kinds)
-        for leaf in pytree.tree_leaves(value)
-    )
 
 
 def _look_at(reads: NotedAttributes, owner: Any, name: str, was: Any, now: Any) -> Look:
