@@ -234,6 +234,14 @@ def test_a_size_that_does_not_fit_is_refused_as_the_first_is():
         run(torch.randn(24000, 16))
 
 
+def test_an_input_that_alone_grows_is_refused_where_it_does_not_fit():
+    run = torch.compile(lambda x: x.sum(0), backend=ipu_backend, dynamic=True)
+    for rows in (8, 1000):
+        run(torch.ones(rows, 16))
+    with pytest.raises(OutOfTileMemoryError):
+        run(torch.empty(20_000_000, 16))  # 1.28 GB, which nobody writes or reads: an IPU has 0.92
+
+
 def test_text_of_a_graph_in_symbols_names_them(monkeypatch):
     texts = []
     place = symbolic.place_graph

@@ -56,7 +56,7 @@ class Checked:
     """A set of sizes for which a device program was compiled.
 
     Attributes:
-        num_bytes: Of each tensor of the graph.
+        num_bytes: Of each tensor of the graph, its inputs among them: what is only summed up may grow alone.
         share: Of the memory of the fullest tile that is in use.
     """
 
@@ -153,7 +153,8 @@ class SymbolicGraph:
             OutOfTileMemoryError: The program does not fit.
         """
         options = self.recipe.options
-        num_bytes = [tensor.device_bytes for op in graph.ops for tensor in op.outputs]
+        tensors = (*graph.inputs, *(tensor for op in graph.ops for tensor in op.outputs))
+        num_bytes = [tensor.device_bytes for tensor in tensors]
         is_wanted = is_heard() or artifacts.is_wanted() or dump_directory(options) is not None
         if is_wanted or self.checked is None or not self.checked.covers(num_bytes):
             compiled = self.recipe.compiled(settling.graph(imported))
