@@ -25,19 +25,21 @@ static void FN(rows_product)(float *c, const float *a, const float *b, int64_t m
   FN(columns_product)(c, a, b, m, k, n, 0, n, accumulate);
 }
 
-/* Packs weights [gates * hidden][state] as [block of units][state][gates][TI_UNITS], zero beyond the last unit: the sums of
- * all gates of some units then come of one stream. */
+/* Packs weights [gates * hidden][state] as [vector of units][state][gates][VL], zero beyond the last unit: the sums of all
+ * gates of a vector of units then come of one stream, every line of which is read whole. */
 TI_KERNEL(recurrence_pack) {
   const recurrence_pack_ints *const p = (const recurrence_pack_ints *)ints;
   const int64_t G = p->gates, H = p->hidden, K = p->state, parts = ti_ceil(K, p->block);
   (void)scalars; (void)scratch;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t k0 = item % parts * p->block, unit = item / parts * TI_UNITS;
-    const int64_t summands = ti_min(p->block, K - k0), units = ti_min(TI_UNITS, H - unit);
-    float *d = (float *)args[0] + (unit / TI_UNITS * K + k0) * G * TI_UNITS;
-    if (units < TI_UNITS) memset(d, 0, sizeof(float) * (size_t)(summands * G * TI_UNITS));
-    for (int64_t g = 0; g < G; g++)
-      FN(transpose)((const float *)args[1] + (g * H + unit) * K + k0, K, d + g * TI_UNITS, G * TI_UNITS, units, summands);
+    const int64_t k0 = item % parts * p->block, first = item / parts * TI_UNITS, summands = ti_min(p->block, K - k0);
+    for (int64_t unit = first; unit < ti_min(first + TI_UNITS, H); unit += VL) {
+      const int64_t units = ti_min(VL, H - unit);
+      float *d = (float *)args[0] + (unit / VL * K + k0) * G * VL;
+      if (units < VL) memset(d, 0, sizeof(float) * (size_t)(summands * G * VL));
+      for (int64_t g = 0; g < G; g++)
+        FN(transpose)((const float *)args[1] + (g * H + unit) * K + k0, K, d + g * VL, G * VL, units, summands);
+    }
   }
   return TI_OK;
 }
@@ -88,7 +90,7 @@ static void FN(cell_state)(const ti_cells *t, const VF *sums, int64_t row, int64
 
 /* mr rows and `subs` vectors of units: all sums of their gates stay in registers. */
 TI_INLINE void FN(cells)(const int gates, const int subs, const int mr, const ti_cells *t) {
-  const int nv = gates * subs, per_block = TI_UNITS / VL;
+  const int nv = gates * subs;
   VF sums[TI_MOST_SUMS];
 #pragma GCC unroll 8
   for (int s = 0; s < subs; s++)
@@ -104,13 +106,13 @@ TI_INLINE void FN(cells)(const int gates, const int subs, const int mr, const ti
       }
     }
   const float *a = t->state, *b = t->weight;
-  for (int64_t k = 0; k < t->summands; k++, a++, b += gates * TI_UNITS) {
+  for (int64_t k = 0; k < t->summands; k++, a++, b += gates * VL) {
     VF row[8];
 #pragma GCC unroll 8
     for (int s = 0; s < subs; s++)
 #pragma GCC unroll 4
       for (int g = 0; g < gates; g++)
-        row[s * gates + g] = FN(load)(b + s / per_block * t->block + s % per_block * VL + g * TI_UNITS);
+        row[s * gates + g] = FN(load)(b + s * t->block + g * VL);
 #pragma GCC unroll 8
     for (int i = 0; i < mr; i++) {
       const VF x = FN(broadcast)(a + i * t->state_row);
@@ -175,7 +177,7 @@ static void FN(cells_step)(const ti_cells *step, int64_t rows, int64_t first, in
     const int64_t unit = v * VL, whole = v + several <= vectors;
     subs = whole ? several : 1;
     ti_cells t = *step;
-    t.weight += unit / TI_UNITS * t.block + unit % TI_UNITS;
+    t.weight += v * t.block;
     if (t.bias) t.bias += unit;
     t.x += unit; t.before += unit; t.cell += unit; t.h += unit;
     if (t.kept) t.kept += unit;
@@ -205,7 +207,7 @@ static void FN(step_forward)(const recurrent_ints *s, char *const *args, int64_t
     .x = (const float *)args[3] + place * gates, .before = before, .cell = cell, .h = s->projects ? full : y,
     .kept = s->keeps && kept ? (float *)args[2] + place * kept : NULL, .state_row = s->state, .x_row = gates,
     .before_row = s->state, .h_row = s->projects ? s->hidden : s->state, .kept_row = kept,
-    .block = s->state * ti_gates_of(s->cell) * TI_UNITS, .summands = s->state, .hidden = s->hidden, .kind = (int)s->cell,
+    .block = s->state * ti_gates_of(s->cell) * VL, .summands = s->state, .hidden = s->hidden, .kind = (int)s->cell,
   };
   FN(cells_step)(&t, rows, first, last);
   if (s->projects) FN(rows_product)(y, full, (const float *)args[8], rows, s->hidden, s->state, 0);

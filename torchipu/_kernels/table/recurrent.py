@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .kernel import Kernel, Nothing
 
 UNITS = 16
-"""Units of a block: their weights lie side by side, gate by gate, for each summand."""
+"""Units that an item packs: a multiple of a vector, of whose units the weights lie side by side, gate by gate."""
 
 
 class Cell(IntEnum):
@@ -71,7 +71,7 @@ class RecurrencePackInts(NamedTuple):
 
 RECURRENCE_PACK = Kernel(
     "recurrence_pack",
-    {"packed": "[blocks of units][state][gates][UNITS], zero beyond the last unit", "weight": "[gates][hidden][state]"},
+    {"packed": "[vectors of units][state][gates][units of a vector], zero beyond the last unit", "weight": "[gates][hidden][state]"},
     RecurrencePackInts,
     Nothing,
     items="blocks of units * blocks of summands",
