@@ -172,8 +172,11 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
 	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[demo]"
 	touch $@
 
+# onnx2pytorch asks for torchvision, and converts without it. PyPI's torchvision is built for a torch with CUDA: beside
+# one without, importing it fails, and with it transformers, which does without where there is none.
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
 	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev]"
+	$(PY) -m pip install --quiet --no-deps -c constraints.txt "onnx2pytorch>=0.6,<0.7"
 	touch $@
 
 $(VENV)/models.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp

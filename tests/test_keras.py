@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import os
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
-keras = pytest.importorskip("keras", reason="the extra keras is not installed")
+import torchipu
+from torchipu.backend import COUNTS
+from torchipu.keras import use_ipu
 
-import torchipu  # noqa: E402 - after the backend of Keras is chosen
-from torchipu.backend import COUNTS  # noqa: E402
-from torchipu.keras import use_ipu  # noqa: E402
-
+pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="the extra keras is not installed")
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.standard_normal((24, 8)).astype("float32"), RANDOM.integers(0, 3, 24)
 
 
-def model():
+@pytest.fixture
+def keras(monkeypatch):
+    """Import Keras where it is used: it takes two seconds, and who collects tests needs none of it."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    return import_module("keras")
+
+
+def model(keras):
     keras.utils.set_random_seed(1)
     made = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(3)])
     made.compile(
@@ -28,8 +34,8 @@ def model():
     return made
 
 
-def test_fit_and_predict_run_on_the_ipu_with_keras_own_results():
-    plain, ours = model(), use_ipu(model())
+def test_fit_and_predict_run_on_the_ipu_with_keras_own_results(keras):
+    plain, ours = model(keras), use_ipu(model(keras))
     programs = COUNTS.programs
     settings = {"batch_size": 10, "epochs": 2, "shuffle": False, "verbose": 0}
     expected, found = (each.fit(X, Y, **settings).history for each in (plain, ours))
@@ -40,8 +46,8 @@ def test_fit_and_predict_run_on_the_ipu_with_keras_own_results():
     np.testing.assert_allclose(ours.predict(X, verbose=0), plain.predict(X, verbose=0), rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_no_model_and_unknown_options_are_refused():
+def test_what_is_no_model_and_unknown_options_are_refused(keras):
     with pytest.raises(torchipu.CaptureError, match=r"use_ipu takes a keras.Model, got int"):
         use_ipu(3)
     with pytest.raises(torchipu.OptionsError, match="machine"):
-        use_ipu(model(), {"machine": "bow"})
+        use_ipu(model(keras), {"machine": "bow"})

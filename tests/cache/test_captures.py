@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 
 from torchipu import InferenceStep, Options, TrainStep
 from torchipu.cache import captures
+from torchipu.cache import settings as of_cache
 from torchipu.cache.captures import Request, fetch
 from torchipu.cache.described import OpaqueError
 from torchipu.cache.store import Store
@@ -93,11 +95,24 @@ def train(change: Callable[[Model], object] = lambda model: None, rows: int = 4,
     return Outcome(format_graph(step.compiled.captured), loss, weights, bool(step._seen.cache_hits))
 
 
+@pytest.fixture(scope="module")
+def entry(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """Return a cache that the model as it is has filled, and the outcome of that."""
+    folder = tmp_path_factory.mktemp("filled") / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(of_cache.SWITCH, "1")
+        patch.setenv(of_cache.DIRECTORY, str(folder))
+        outcome = train()
+        assert not outcome.is_hit
+        assert len(Store.opened().names()) == 1
+    return folder, outcome
+
+
 @pytest.fixture
-def filled() -> Outcome:
-    """Return the outcome of the model as it is, with which the cache is filled."""
-    outcome = train()
-    assert not outcome.is_hit
+def filled(entry: tuple[Path, Outcome], own_cache: Path) -> Outcome:
+    """Fill the cache of the test with a copy of it: to capture the model anew takes as long as to capture a change."""
+    folder, outcome = entry
+    shutil.copytree(folder, own_cache)
     assert len(Store.opened().names()) == 1
     return outcome
 

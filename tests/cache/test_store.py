@@ -140,8 +140,8 @@ def test_killed_writers_leave_whole_entries_and_lose_none(tmp_path: Path) -> Non
 
 def test_a_writer_that_opens_the_file_itself_is_caught() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.cache.writers", "--kills", "100", "--naive"], capture_output=True, text=True,
-        check=False,
+        [sys.executable, "-m", "tests.cache.writers", "--kills", "100", "--naive", "--until-caught"],
+        capture_output=True, text=True, check=False,
     )
     assert done.returncode == 1
     assert json.loads(done.stdout)["corrupt"] > 0

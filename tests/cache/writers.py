@@ -70,8 +70,15 @@ def is_whole(store: Store, name: str) -> bool:
     return torch.equal(tensors["values"], payload(name)["values"])
 
 
-def rounds(kills: int, seed: int, *, is_naive: bool = False) -> dict[str, int]:
-    """Kill writers, and return how many kills, reads, corrupt reads, and entries that were written and are lost."""
+def rounds(kills: int, seed: int, *, is_naive: bool = False, until_caught: bool = False) -> dict[str, int]:
+    """Kill writers, and return how many kills, reads, corrupt reads, and entries that were written and are lost.
+
+    Args:
+        kills: How often.
+        seed: Of the moments.
+        is_naive: Whether writers open the file itself.
+        until_caught: Whether something corrupt is the end.
+    """
     chance = random.Random(seed)
     found = {"kills": 0, "reads": 0, "corrupt": 0, "lost": 0, "committed": 0}
     for _ in range(kills):
@@ -96,6 +103,8 @@ def rounds(kills: int, seed: int, *, is_naive: bool = False) -> dict[str, int]:
                 found["reads"] += 1
                 found["corrupt"] += not is_whole(store, name)
                 found["lost"] += name in committed and not store._path(name).exists()
+        if until_caught and found["corrupt"]:
+            break
     return found
 
 
@@ -105,9 +114,10 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--naive", action="store_true")
+    parser.add_argument("--until-caught", action="store_true", help="end as soon as something is corrupt")
     flags = parser.parse_args()
     torch.set_num_threads(1)
-    found = rounds(flags.kills, flags.seed, is_naive=flags.naive)
+    found = rounds(flags.kills, flags.seed, is_naive=flags.naive, until_caught=flags.until_caught)
     print(json.dumps(found))
     return 1 if found["corrupt"] or found["lost"] else 0
 
