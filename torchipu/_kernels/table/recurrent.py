@@ -71,7 +71,10 @@ class RecurrencePackInts(NamedTuple):
 
 RECURRENCE_PACK = Kernel(
     "recurrence_pack",
-    {"packed": "[vectors of units][state][gates][units of a vector], zero beyond the last unit", "weight": "[gates][hidden][state]"},
+    {
+        "packed": "[vectors of units][state][gates][units of a vector], zero beyond the last unit",
+        "weight": "[gates][hidden][state]",
+    },
     RecurrencePackInts,
     Nothing,
     items="blocks of units * blocks of summands",
