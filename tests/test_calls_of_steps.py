@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import torchipu
+from tests.demanding import Demanding
 from torchipu.errors import CaptureError
 
 
@@ -122,6 +123,20 @@ def test_sizes_that_do_not_fit_are_told_with_the_line(
     assert told in first
     assert "making fake tensor call" not in first
     assert "the user's line" in str(caught.value.source)
+
+
+@pytest.mark.parametrize(("how", "told", "line"), [
+    ("layer", "forward raises RuntimeError: input.size(-1) must be equal to input_size. Expected 6, got 5", ""),
+    ("raises", "forward raises ValueError: six features, it's 5", "raise ValueError"),
+    ("asserts", "an assertion of forward does not hold", "assert self.how"),
+    ("looks up", "forward raises KeyError: y", '{"x": x}'),
+])
+def test_what_forward_raises_is_told_with_its_own_words(how: str, told: str, line: str) -> None:
+    with pytest.raises(CaptureError) as caught:
+        torchipu.InferenceStep(Demanding(how))(torch.randn(3, 2, 5))
+    assert str(caught.value).partition("\n")[0].endswith(told)
+    assert "torch.compile" not in str(caught.value)
+    assert line in str(caught.value.source)
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])

@@ -17,13 +17,14 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 
-def stand_in(name: str, target: str, file: str) -> None:
+def stand_in(name: str, target: str, file: str, lacking: str = "") -> None:
     """Put a module in the place of the one that is being imported, unless a package of that name lies elsewhere.
 
     Args:
         name: Name being imported, ``poptorch``.
         target: Name of the module to give for it, ``torchipu.poptorch``.
         file: The file that calls this; its folder is not searched.
+        lacking: What to tell who imports a submodule that ``target`` lacks: what is there, and what to use instead.
     """
     real = package_elsewhere(name, file)
     if real is not None:
@@ -35,7 +36,7 @@ def stand_in(name: str, target: str, file: str) -> None:
     sys.modules[name] = importlib.import_module(target)
     if not any(isinstance(finder, AliasFinder) and finder.name == name for finder in sys.meta_path):
         # First, since the finder of paths would load the files of submodules a second time.
-        sys.meta_path.insert(0, AliasFinder(name, target))
+        sys.meta_path.insert(0, AliasFinder(name, target, lacking))
 
 
 def refuse(name: str, file: str, message: str) -> None:
@@ -77,19 +78,29 @@ class AliasFinder(MetaPathFinder, Loader):
     Args:
         name: The alias.
         target: The module that it stands for.
+        lacking: What the error says of submodules that the target lacks; without it the import system has its word.
     """
 
-    def __init__(self, name: str, target: str) -> None:
+    def __init__(self, name: str, target: str, lacking: str = "") -> None:
         self.name = name
         self.target = target
+        self.lacking = lacking
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec for a submodule that exists."""
-        if not fullname.startswith(f"{self.name}.") or importlib.util.find_spec(self._real(fullname)) is None:
+        """Return a spec for a submodule that exists.
+
+        Raises:
+            ModuleNotFoundError: There is none, and the alias has something to say of that.
+        """
+        if not fullname.startswith(f"{self.name}."):
             return None
-        return ModuleSpec(fullname, self)
+        if importlib.util.find_spec(self._real(fullname)) is not None:
+            return ModuleSpec(fullname, self)
+        if self.lacking:
+            raise ModuleNotFoundError(f"No module named {fullname!r}. {self.lacking}", name=fullname)
+        return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Import under the real name; importlib will put the alias's spec on what is returned."""

@@ -115,6 +115,41 @@ def use_horovod(rank: int) -> Any:
     }
 
 
+def exchange_rows_by_horovod(rank: int) -> Any:
+    under_torchrun(rank)
+    hvd.init()
+    rows = torch.arange(4.0).reshape(4, 1) + 10 * rank
+    own = rows[: 3 - rank]  # three rows and two
+    received, counts = hvd.alltoall(own, splits=torch.tensor([1, 2] if rank == 0 else [2, 0]))
+    return {
+        "even": hvd.alltoall(rows).tolist(), "received": received.tolist(), "counts": counts.tolist(),
+        "later": hvd.synchronize(hvd.alltoall_async(rows)).tolist(),
+        "uneven": error_of(lambda: hvd.alltoall(rows[:3])), "splits": error_of(lambda: hvd.alltoall(rows, [1, 2])),
+    }
+
+
+def rows_of(rank: int) -> torch.Tensor:
+    """Return rows whose mean is large, more of them in the second process."""
+    generator = torch.Generator().manual_seed(rank)
+    return 1000 + torch.randn(3 + 2 * rank, 4, 2, generator=generator, dtype=torch.float64)
+
+
+def normalise_by_horovod(rank: int) -> Any:
+    under_torchrun(rank)
+    hvd.init()
+    layer = hvd.SyncBatchNorm(4, momentum=0.2).double()
+    values = rows_of(rank).requires_grad_()
+    result = layer(values)
+    (result.square() * torch.arange(1.0, 5).reshape(4, 1)).sin().sum().backward()
+    layer.eval()
+    found = {
+        "result": result, "values": values.grad, "weight": layer.weight.grad, "bias": layer.bias.grad,
+        "mean": layer.running_mean, "variance": layer.running_var, "count": layer.num_batches_tracked,
+        "evaluated": layer(values),
+    }
+    return {name: tensor.tolist() for name, tensor in found.items()}
+
+
 def read_share(rank: int, size: int) -> Any:
     """Return what this process reads in three epochs: in order, shuffled, and with nothing dropped."""
     found = {}
@@ -208,6 +243,8 @@ SCENARIOS = {
     "popdist": Scenario(ask_popdist, (0, 1), AT_A_PORT),
     "raising": Scenario(raise_in_one, (0, 1)),
     "horovod": Scenario(use_horovod, (0, 1), AT_A_PORT),
+    "horovod_rows": Scenario(exchange_rows_by_horovod, (0, 1), AT_A_PORT),
+    "horovod_norm": Scenario(normalise_by_horovod, (0, 1), AT_A_PORT),
     **{f"share_{n}": Scenario(lambda rank, n=n: read_share(rank, n), tuple(range(n))) for n in (1, 2, 4)},
     "cache": Scenario(compile_with_cache, (0, 1)),
     "stopped": Scenario(wait_for_a_stopped_compiler, (0,)),

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.distributed.forked import ROOT, Outcome, outcomes
+from tests.distributed.instances import rows_of
 from tests.poptorch.models import Classifier, batch
 
 
@@ -72,6 +73,53 @@ def test_a_distributed_optimiser_steps_by_the_mean_gradient(ran: dict[str, list[
         # The gradients are the inputs: [1, 0] and [1, 1].
         torch.testing.assert_close(torch.tensor(found["moved"]), torch.tensor([[-1.0, -0.5]]))
         assert found["momentum"] == [[1.0, 0.5]]
+
+
+def test_horovod_gives_each_process_its_rows(ran: dict[str, list[Any]]) -> None:
+    first, second = ran["horovod_rows"]
+    assert first["even"] == first["later"] == [[0.0], [1.0], [10.0], [11.0]]
+    assert second["even"] == second["later"] == [[2.0], [3.0], [12.0], [13.0]]
+    assert (first["received"], first["counts"]) == ([[0.0], [10.0], [11.0]], [1, 2])
+    assert (second["received"], second["counts"]) == ([[1.0], [2.0]], [2, 0])
+    for found in (first, second):
+        assert found["uneven"].startswith("ValueError: alltoall: 3 rows cannot be shared out evenly to 2 processes")
+        assert found["splits"].startswith("ValueError: alltoall: splits [1, 2] must have a number for each of 2 proc")
+
+
+def test_horovods_batch_norm_is_that_of_one_batch(ran: dict[str, list[Any]]) -> None:
+    found = [
+        {name: torch.tensor(value, dtype=torch.float64) for name, value in process.items()}
+        for process in ran["horovod_norm"]
+    ]
+    values = torch.cat([rows_of(rank) for rank in range(2)]).requires_grad_()
+    layer = torch.nn.BatchNorm1d(4, momentum=0.2).double()
+    result = layer(values)
+    (result.square() * torch.arange(1.0, 5).reshape(4, 1)).sin().sum().backward()
+    layer.eval()
+    judged = {"result": result.detach(), "values": values.grad, "evaluated": layer(values).detach()}
+    for name, expected in judged.items():
+        assert expected is not None
+        torch.testing.assert_close(torch.cat([process[name] for process in found]), expected)
+    for process in found:
+        torch.testing.assert_close(process["mean"], layer.running_mean)
+        torch.testing.assert_close(process["variance"], layer.running_var)
+        assert process["count"] == 1
+    for name in ("weight", "bias"):
+        torch.testing.assert_close(found[0][name] + found[1][name], getattr(layer, name).grad)
+
+
+def test_horovods_batch_norm_of_one_process_is_torchs() -> None:
+    hvd.init()
+    try:
+        values = torch.randn(5, 3, 2, 2)
+        torch.testing.assert_close(hvd.SyncBatchNorm(3)(values), torch.nn.BatchNorm2d(3)(values))
+        with pytest.raises(ValueError, match="at least 2D"):
+            hvd.SyncBatchNorm(3)(torch.randn(3))
+        received, counts = hvd.alltoall(values, splits=[5])
+        assert torch.equal(received, values)
+        assert counts.tolist() == [5]
+    finally:
+        hvd.shutdown()
 
 
 def test_horovod_without_a_launcher_is_one_process() -> None:

@@ -138,6 +138,25 @@ def test_values_are_those_of_onnx_own_evaluator(tmp_path, case):
     torch.testing.assert_close(found.detach(), torch.from_numpy(np.array(expected)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [17, 18, "length"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("mode", "first"), [("SAME_UPPER", False), ("SAME_LOWER", True)])
+def test_convolutions_padded_to_the_same_size_are_dilated(tmp_path, mode, first, stride, size):
+    model = model_of(
+        [node("Conv", "x", "w", auto_pad=mode, dilations=[3], strides=[stride], kernel_shape=[4])],
+        [weight("w", 3, 2, 4)], shape=(2, 2, size),
+    )
+    length = 17 if size == "length" else size
+    x = torch.from_numpy(RANDOM.standard_normal((2, 2, length)).astype(np.float32))
+    total = (-(-length // stride) - 1) * stride + 10 - length
+    less, more = total // 2, total - total // 2
+    padded = torch.nn.functional.pad(x.double(), (more, less) if first else (less, more))
+    kernel = torch.from_numpy(numpy_helper.to_array(model.graph.initializer[0]).copy()).double()
+    expected = torch.nn.functional.conv1d(padded, kernel, stride=stride, dilation=3)
+    found = torchipu.from_onnx(saved(tmp_path, model), {"length": 17} if size == "length" else {})
+    torch.testing.assert_close(found(x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_weights_of_the_file_are_trained(tmp_path):
     module = torchipu.from_onnx(saved(tmp_path, PERCEPTRON))
     before = [parameter.detach().clone() for parameter in module.parameters()]

@@ -59,6 +59,11 @@ def as_capture_error(error: BaseException) -> IpuError:
             f"the model cannot be captured as one graph: {_sizes_told(raised['text'])}", source=_user_line(error),
             remedy=_remedy_for(raised["text"]),
         )
+    if told := _raised_by_forward(reason, str(error)):
+        return CaptureError(
+            f"the model cannot be captured as one graph: {told}", source=_user_line(error),
+            remedy="pass inputs that the model takes; called eagerly with the same ones, it tells where it raises this",
+        )
     remedy = next((words for word, words in _INSTEAD.items() if word in reason), "")
     if not remedy:
         remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
@@ -90,6 +95,20 @@ def _remedy_for(text: str) -> str:
     return f"pass inputs of the {'types' if is_of_types else 'sizes'} that the model was made for"
 
 
+def _raised_by_forward(reason: str, text: str) -> str:
+    """Return what Dynamo has seen the model raise, or "" where it ended for another reason."""
+    if reason.startswith("Observed exception") and (raised := _OBSERVED.search(text)):
+        words = raised["text"].strip()
+        if len(words) > 1 and words[0] == words[-1] and words[0] in "'\"":
+            words = words[1:-1]
+        return f"forward raises {raised['kind']}{': ' if words else ''}{words}"
+    if reason.startswith("Data-dependent assertion failed") and "ConstantVariable(bool: False)" in text:
+        return "an assertion of forward does not hold"
+    return ""
+
+
+_OBSERVED = re.compile(r"raised exception (?P<kind>\w+)\((?P<text>.*?)\)$", re.DOTALL | re.MULTILINE)
+"""How Dynamo writes what the model raised and did not catch."""
 _RAISED = re.compile(r"got (?P<kind>\w+)\((?P<quote>['\"])(?P<text>.*?)(?P=quote)\)", re.DOTALL)
 """How Dynamo writes what a call raised on tensors without values."""
 _PYTHON_ROOT = sysconfig.get_paths()["stdlib"]

@@ -133,6 +133,53 @@ def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
 
+def alltoall(
+    tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None = None, name: str | None = None
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Give each process its rows of a tensor, and return the rows that all of them have given this one.
+
+    Args:
+        tensor: ``[N, ...]``; all but N is the same in each process.
+        splits: Rows for each process, ``[processes]``; None for as many for each.
+        name: Taken and not needed.
+
+    Returns:
+        The rows, by the processes that gave them; with ``splits`` a pair of them and of how many each gave, int32
+        ``[processes]``.
+
+    Raises:
+        ValueError: The rows cannot be shared out so.
+    """
+    own = tensor.detach().contiguous()
+    given = _rows_for_each(own, splits)
+    group = place().group
+    if group is None:
+        received, rows = own.clone(), given
+    else:
+        counts = torch.empty(size(), dtype=torch.int64)
+        dist.all_to_all_single(counts, torch.tensor(given), group=group)
+        rows = counts.tolist()
+        received = own.new_empty((sum(rows), *own.shape[1:]))
+        dist.all_to_all_single(received, own, rows, given, group=group)
+    return received if splits is None else (received, torch.tensor(rows, dtype=torch.int32))
+
+
+def _rows_for_each(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None) -> list[int]:
+    if tensor.dim() == 0:
+        raise ValueError("alltoall takes a tensor with a first dimension, whose rows it shares out; got a scalar")
+    rows, count = tensor.shape[0], size()
+    if splits is None:
+        if rows % count:
+            raise ValueError(f"alltoall: {rows} rows cannot be shared out evenly to {count} processes; give splits")
+        return [rows // count] * count
+    given = [int(number) for number in splits]
+    if len(given) != count or min(given) < 0 or sum(given) != rows:
+        raise ValueError(
+            f"alltoall: splits {given} must have a number for each of {count} processes, which sum to {rows} rows"
+        )
+    return given
+
+
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """Return an object of each process, by their numbers; objects are pickled."""
     group = place().group
@@ -238,6 +285,13 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **kwar
 def allgather_async(tensor: torch.Tensor, name: str | None = None) -> int:
     """Begin an `allgather`."""
     return _later(allgather(tensor, name))
+
+
+def alltoall_async(
+    tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None = None, name: str | None = None
+) -> int:
+    """Begin an `alltoall`."""
+    return _later(alltoall(tensor, splits, name))
 
 
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> int:

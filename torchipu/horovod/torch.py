@@ -5,6 +5,9 @@ Without a launcher there is one process, and every exchange returns what it was 
 
 from __future__ import annotations
 
+from typing import Any
+
+from torchipu.horovod.batch_norm import SyncBatchNorm
 from torchipu.horovod.exchange import (
     Average,
     Compression,
@@ -19,6 +22,8 @@ from torchipu.horovod.exchange import (
     allreduce_,
     allreduce_async,
     allreduce_async_,
+    alltoall,
+    alltoall_async,
     barrier,
     broadcast,
     broadcast_,
@@ -55,6 +60,7 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -62,6 +68,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -88,3 +96,42 @@ __all__ = [
     "size",
     "synchronize",
 ]
+
+__path__: list[str] = []
+"""No folder, but a package for the import system: ``import horovod.torch.elastic`` then gets the alias's word."""
+_NO_TIMELINE = "torch.profiler shows what the host does, torchipu's report what the IPU does"
+_ONE_SET = "all processes are one set. Exchange in a part of them by torch.distributed.new_group"
+_ROWS = "take this process's rows of what hvd.allreduce returns"
+_DENSE = "exchange dense tensors by hvd.allreduce, with Average or Sum"
+_ONE_BY_ONE = "call hvd.allgather for each tensor"
+_INSTEAD = {
+    "elastic": "processes neither come nor go while a program runs. Write checkpoints; start it again from the last",
+    "ProcessSet": _ONE_SET,
+    "add_process_set": _ONE_SET,
+    "remove_process_set": _ONE_SET,
+    "global_process_set": _ONE_SET,
+    "process_sets": _ONE_SET,
+    "reducescatter": _ROWS,
+    "reducescatter_async": _ROWS,
+    "grouped_reducescatter": _ROWS,
+    "grouped_reducescatter_async": _ROWS,
+    "grouped_allgather": _ONE_BY_ONE,
+    "grouped_allgather_async": _ONE_BY_ONE,
+    "sparse_allreduce_async": _DENSE,
+    "Adasum": _DENSE,
+    "start_timeline": _NO_TIMELINE,
+    "stop_timeline": _NO_TIMELINE,
+}
+"""What to do instead of what Horovod has besides."""
+
+
+def __getattr__(name: str) -> Any:
+    """Refuse what Horovod has besides; ImportError reaches the reader of ``from horovod.torch import elastic`` too.
+
+    Raises:
+        ImportError: The name is one of these.
+        AttributeError: It is none that is known.
+    """
+    if name in _INSTEAD:
+        raise ImportError(f"horovod.torch.{name} is not in torchipu's horovod: {_INSTEAD[name]}.", name="horovod.torch")
+    raise AttributeError(f"module 'horovod.torch' has no attribute {name!r}")

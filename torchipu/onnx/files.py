@@ -146,11 +146,40 @@ def _folded(model: Any) -> Any:
 
     try:
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        _pad_dilated_convolutions(inferred.graph)
         return optimizer.optimize(
             inferred, input_size_limit=LARGEST_FOLDED_BYTES // 8, output_size_limit=LARGEST_FOLDED_BYTES // 8,
         )
     except Exception as error:  # whatever both make of the model's own contradictions
         raise OnnxError(f"the shapes of the model do not go together: {first_line(error)}") from error
+
+
+def _pad_dilated_convolutions(graph: Any) -> None:
+    """Write paddings of dilated convolutions out where ``auto_pad`` names them: onnxscript forgets dilations."""
+    onnx = onnx_package()
+    values = [*graph.input, *graph.value_info]
+    sizes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
+    weights = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type not in ("Conv", "ConvInteger"):
+            continue
+        given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        spatial = sizes.get(node.input[0], [])[2:]
+        kernel = given.get("kernel_shape") or weights.get(node.input[1], [])[2:]
+        dilations = given.get("dilations") or [1] * len(spatial)
+        is_same = given.get("auto_pad", b"") in (b"SAME_UPPER", b"SAME_LOWER")
+        if not is_same or set(dilations) <= {1} or not spatial or 0 in spatial or len(kernel) != len(spatial):
+            continue
+        strides = given.get("strides") or [1] * len(spatial)
+        totals = [
+            max(0, (-(-size // stride) - 1) * stride + (taps - 1) * dilation + 1 - size)
+            for size, stride, taps, dilation in zip(spatial, strides, kernel, dilations, strict=True)
+        ]
+        less, more = [total // 2 for total in totals], [-(-total // 2) for total in totals]
+        pads = [*less, *more] if given["auto_pad"] == b"SAME_UPPER" else [*more, *less]
+        kept = [each for each in node.attribute if each.name not in ("auto_pad", "pads")]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute("pads", pads)])
 
 
 def _fill_constants(graph: Any) -> bool:

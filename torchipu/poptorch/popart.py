@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+__path__: list[str] = []
+"""No folder, but a package for the import system: ``import popart.ir`` then gets the alias's word and not Python's."""
+
 BUILDING = frozenset({
     "Adam", "AnchorReturnType", "Builder", "ConstSGD", "CreateDevice", "DataFlow", "DeviceManager", "InferenceSession",
     "InitMode", "Ir", "OptimizerValue", "Patterns", "PatternsLevel", "PyStepIO", "PyStepIOCallback", "PyWeightsIO",
