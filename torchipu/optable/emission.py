@@ -342,18 +342,21 @@ def emit_results(chain: Chain, results: Sequence[tuple[Value, HostTensor]]) -> N
     Emission(chain, [(chain.to_store(value, held), held) for value, held in results]).emit()
 
 
-def emit_chain(ops: Sequence[Op], plan: HostPlanner, shape: Sequence[int] | None = None) -> Stored:
+def emit_chain(
+    ops: Sequence[Op], plan: HostPlanner, shape: Sequence[int] | None = None, order: Sequence[int] | None = None,
+) -> Stored:
     """Emit one step for elementwise ops of one shape; values that others read are stored, the rest stay in registers.
 
     Args:
         ops: In order; :func:`can_join` holds for each, and all results have the same shape.
         plan: Receives the step.
         shape: In which the planner holds operands and results; that of the results unless given.
+        order: Of the dimensions, in which elements are gone through, and the planner gives what results are stored in.
 
     Returns:
         What the step stores.
     """
-    chain = Chain(plan, ops[0].outputs[0].shape if shape is None else shape)
+    chain = Chain(plan, ops[0].outputs[0].shape if shape is None else shape, order)
     for op in ops:
         spec = spec_of(op)
         assert spec is not None
