@@ -156,3 +156,13 @@ def test_padding_is_one_step_whatever_the_layout() -> None:
             run_op(f"aten.{kind}_pad2d.default", held, [3, 2, 1, 4], planner=planner)
             assert planner.steps == ["pad_rows"]
             check(f"{kind}_pad2d.default", held, [3, 2, 1, 4])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 31, 32, 33, 64, 1027])
+def test_rows_of_any_length_are_turned_around(dtype: torch.dtype, size: int) -> None:
+    x = torch.arange(3 * size).to(dtype).view(3, size)
+    check("flip.default", x, [1])
+    check("flip.default", x, [0, 1])
+    check("flip.default", x[:, size // 3 :], [1])
+    check("flip.default", x.view(-1), [0])

@@ -28,6 +28,26 @@ def test_embedding_takes_rows(dtype, index, rows, width, shape):
     assert torch.equal(found, wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+@pytest.mark.parametrize(("outer", "rows", "count"), [(1, 9, 7), (1, 9, 70), (5, 13, 8), (33, 4, 19), (3, 1, 40)])
+def test_rows_of_one_element_are_taken(dtype, index, outer, rows, count):
+    table, ids = (normal(outer, rows) * 50).to(dtype), indices(rows, count).to(index)
+    wanted = aten.index_select(table, 1, ids)
+    for threads in (1, 2, 3):
+        found, = run_record("aten.index_select.default", {"self": table, "index": ids}, {"dim": 1}, [wanted], threads)
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("wrong", [-1, 6, 2**40])
+@pytest.mark.parametrize("place", [0, 7, 18])
+def test_rows_of_one_element_that_are_not_there_stop_the_program(wrong, place):
+    ids = indices(6, 19)
+    ids[place] = wrong
+    with pytest.raises(KernelTrap):
+        run_record("aten.index_select.default", {"self": normal(4, 6), "index": ids}, {"dim": 1}, [torch.empty(4, 19)])
+
+
 @pytest.mark.parametrize("padding", [-1, 2])
 @pytest.mark.parametrize(("rows", "width", "shape"), [(11, 8, (2, 5)), (3, 1, (70,)), (50, 130, (31, 3)), (4, 3, (0,))])
 def test_embedding_gradient_agrees_with_float64(padding, rows, width, shape):

@@ -1,8 +1,24 @@
 /* Copies between strided layouts, fills and ranges; elements are opaque words of 1, 2, 4 or 8 bytes. */
+static const int32_t FN(backwards)[16] = {15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0};
+/* Copies elements of which each lies before the one that is read first: words of a vector change places, then what is in them. */
+TI_INLINE void FN(copy_back)(char *d, const char *s, int64_t n, const int64_t size) {
+  const int64_t bytes = VL * 4, each = bytes / size;
+  const VI places = *(const VI *)(FN(backwards) + 16 - VL);
+  if (size <= 4) for (s -= (n - 1) * size; n >= each; n -= each, s += bytes) {
+    VU v;
+    memcpy(&v, s, (size_t)bytes);
+    v = __builtin_shuffle(v, (VU)places);
+    if (size <= 2) v = (v << 16) | (v >> 16);
+    if (size == 1) v = ((v >> 8) & 0x00ff00ff) | ((v & 0x00ff00ff) << 8);
+    memcpy(d + (n - each) * size, &v, (size_t)bytes);
+  }
+  else s -= (n - 1) * size;
+  for (; n > 0; n--, s += size) memcpy(d + (n - 1) * size, s, (size_t)size);
+}
 #define TI_COPY_LOOP(type) do { \
     type *d = (type *)dst; const type *s = (const type *)src; \
     if (dst_stride == 1 && src_stride == 1) for (int64_t i = 0; i < n; i++) d[i] = s[i]; \
-    else if (dst_stride == 1 && src_stride == -1) for (int64_t i = 0; i < n; i++) d[i] = s[-i]; \
+    else if (dst_stride == 1 && src_stride == -1) FN(copy_back)(dst, src, n, (int64_t)sizeof(type)); \
     else if (dst_stride == 1 && src_stride == 0) { const type x = *s; for (int64_t i = 0; i < n; i++) d[i] = x; } \
     else if (dst_stride == 1) for (int64_t i = 0; i < n; i++) d[i] = s[i * src_stride]; \
     else for (int64_t i = 0; i < n; i++) d[i * dst_stride] = s[i * src_stride]; \

@@ -205,6 +205,7 @@ static inline VF FN(power)(VF x, VF y) {
 TI_F(pow, FN(power)(A, B))
 #include "circle_functions_body.h"
 #include "error_functions_body.h"
+#include "gamma_functions_body.h"
 #include "remainder_body.h"
 
 /* ------------------------------------------------------------------ activations; gradients take (gradient, x or y) */

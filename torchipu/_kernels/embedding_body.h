@@ -12,11 +12,43 @@ TI_INLINE void FN(fetch_row)(const char *table, int64_t k, int64_t rows, int64_t
   for (int64_t i = 0; i < ti_min(bytes, TI_FETCHED_BYTES); i += 64) __builtin_prefetch(table + k * bytes + i);
 }
 
+/* Rows of one element: as many one after another as one table and one pass over the index have. */
+TI_INLINE int FN(take_elements)(
+  char *const *args, const take_rows_ints *p, int64_t begin, int64_t end, const int64_t bytes, const int64_t index_bytes) {
+  const int64_t rows = p->rows, n = p->taken, wrap = p->wraps, period = p->period;
+  for (int64_t i = begin; i < end;) {
+    const int64_t at = i % period, run = ti_min(ti_min(n - i % n, period - at), end - i);
+    const char *const table = args[1] + i / n * rows * bytes, *const index = args[2] + at * index_bytes;
+    char *const out = args[0] + i * bytes;
+    int bad = 0;
+    for (int64_t j = 0; j < run; j++) {
+      int64_t k = FN(index_at)(index, index_bytes, j);
+      if (wrap) k += k < 0 ? rows : 0;
+      const int wrong = (uint64_t)k >= (uint64_t)rows;
+      bad |= wrong;
+      memcpy(out + j * bytes, table + (wrong ? 0 : k) * bytes, (size_t)bytes);
+    }
+    if (bad) return TI_TRAP_INDEX;
+    i += run;
+  }
+  return TI_OK;
+}
+
 /* Where a position lies is counted on from row to row: a division takes as long as a short row. */
 TI_KERNEL(take_rows) {
   const take_rows_ints *const p = (const take_rows_ints *)ints;
   const int64_t rows = p->rows, n = p->taken, bytes = p->row_bytes, wrap = p->wraps, period = p->period;
   if (begin >= end) return TI_OK;
+#define TI_TAKE(size) \
+  (p->index_bytes == 8 ? FN(take_elements)(args, p, begin, end, size, 8) : FN(take_elements)(args, p, begin, end, size, 4))
+  if (rows > 0 && ti_min(n, period) >= TI_ELEMENTS_TOGETHER) switch (bytes) {
+    case 1: return TI_TAKE(1);
+    case 2: return TI_TAKE(2);
+    case 4: return TI_TAKE(4);
+    case 8: return TI_TAKE(8);
+    default: break;
+  }
+#undef TI_TAKE
   const char *table = args[1] + begin / n * rows * bytes;
   int64_t at = begin % period, left = n - begin % n;
   for (int64_t i = begin; i < end; i++) {

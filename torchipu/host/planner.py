@@ -124,6 +124,7 @@ class Planner:
         self._current: Op | None = None  # which emits
         self._chain: frozenset[Op] = frozenset()  # with which others
         self._is_in_blocks = False  # the chain that is emitted
+        self._order: tuple[int, ...] | None = None  # of dimensions, in which it goes through elements
         self._casts_due: list[tuple[Tensor, Tensor, HostTensor]] = []  # and how they are rounded
         self._counters: list[HostTensor] = []  # of the loops around
         self._depth = 0  # of loops and bodies
@@ -163,6 +164,8 @@ class Planner:
         """Return row-major storage for a result, which becomes half as another one would where that is given."""
         if self._is_in_blocks:
             return self.blocked_output(tensor)
+        if self._order is not None:
+            return self._output_in_order(tensor, self._order).permuted(self._order)
         stored = self.scratch(tensor.shape, tensor.dtype)
         self.values.by_tensor[tensor] = stored
         if dtype is None or dtype is tensor.dtype:
@@ -177,8 +180,12 @@ class Planner:
         order = None if strides is None else order_of(tensor.shape, strides)
         if strides is None or order is None or self._is_in_blocks or not held.permuted(order).is_contiguous:
             return self.output(tensor)
+        return self._output_in_order(tensor, order)
+
+    def _output_in_order(self, tensor: Tensor, order: Sequence[int]) -> HostTensor:
+        """Return storage for an output that lies in an order of its dimensions."""
         shape = [tensor.shape[dim] for dim in order]
-        stored = replace(self.scratch(shape, tensor.dtype), shape=tensor.shape, strides=strides)
+        stored = replace(self.scratch(shape, tensor.dtype), shape=tensor.shape, strides=self.output_strides[tensor])
         self.values.by_tensor[tensor] = stored
         return stored
 
@@ -416,10 +423,23 @@ class Planner:
         self._chain = frozenset(chain)
         self._is_in_blocks = self._chain <= self.layouts.elementwise
         shape = chain[0].outputs[0].shape
-        stored = emit_chain(chain, self, blocked_shape(shape) if self._is_in_blocks else shape)
+        self._order = None if self._is_in_blocks else self._order_of_outputs(chain)
+        stored = emit_chain(chain, self, blocked_shape(shape) if self._is_in_blocks else shape, self._order)
         self.floats.note_chain(stored)
-        self._chain, self._is_in_blocks = frozenset(), False
+        self._chain, self._is_in_blocks, self._order = frozenset(), False, None
         self._emit_casts(len(self.steps))
+
+    def _order_of_outputs(self, chain: Sequence[Op]) -> tuple[int, ...] | None:
+        """Return the order in which what a chain stores is expected, or None where that is row-major or differs.
+
+        Halves are left out: random bits by which they are rounded are drawn by place.
+        """
+        results = [result for op in chain for result in op.outputs]
+        stored = [result for result in results if self.wanted_outside(result)]
+        if any(result.dtype is DType.HALF for result in results) or not self.output_strides.keys() >= set(stored):
+            return None
+        orders = {order_of(result.shape, self.output_strides[result]) for result in stored}
+        return orders.pop() if len(orders) == 1 else None
 
     def _emit_again(self, step: Step, stored: Stored) -> None:
         """Let a step store what a chain stores by now; without any of that there is no such step."""

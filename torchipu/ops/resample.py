@@ -157,6 +157,12 @@ def replication_places(size: int, before: int, after: int) -> list[int]:
     return [min(max(place, 0), size - 1) for place in range(-before, size + after)]
 
 
+def circular_places(size: int, before: int, after: int) -> list[int]:
+    """Return the sources of a dimension that is continued round; negative widths cut off first."""
+    first, last = max(0, -before), size + min(0, after)
+    return [first + place % (last - first) for place in range(-max(0, before), last - first + max(0, after))]
+
+
 # --------------------------------------------------------------------------- host side
 def apply_taps(plan: HostPlanner, held: HostTensor, taps: dict[int, Taps], out: HostTensor) -> None:
     """Map dimensions one after another, those that shrink first and those that grow last, the innermost before others.
@@ -334,10 +340,13 @@ def _work_of(fixed: dict[str, int]) -> Callable[[int], Work]:
 
 
 # --------------------------------------------------------------------------- paddings that repeat
+_PLACES = {"reflection": reflection_places, "replication": replication_places, "circular": circular_places}
+
+
 def _places(op: Op, shape: Sequence[int]) -> dict[int, list[int]]:
     """Return the sources along each padded dimension of an operand of a shape."""
     widths, rank = op.integers("padding"), len(shape)
-    places_of = reflection_places if "reflection" in op.target else replication_places
+    places_of = next(places for name, places in _PLACES.items() if name in op.target)
     return {
         rank - 1 - position: places_of(shape[rank - 1 - position], widths[2 * position], widths[2 * position + 1])
         for position in range(len(widths) // 2)
@@ -441,3 +450,8 @@ for _name in ("reflection_pad", "replication_pad"):
             OpSpec(f"aten.{_target}_backward.default", f"{_target}_backward", lower_taps(_taps_of_padding),
                    _emit_padding_grad, supports=_is_floating, shape_only=("self",)),
         )
+register(
+    OpSpec("ipu.circular_pad.default", "circular_pad", copy_vertices(), _emit_padding),
+    OpSpec("ipu.circular_pad_backward.default", "circular_pad_backward", lower_taps(_taps_of_padding),
+           _emit_padding_grad, supports=_is_floating),
+)

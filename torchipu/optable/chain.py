@@ -97,11 +97,13 @@ class Chain:
     Args:
         plan: Says where operands lie.
         shape: Shape of every result.
+        order: Of its dimensions, in which elements are gone through; as they stand unless given.
     """
 
-    def __init__(self, plan: HostPlanner, shape: Sequence[int]) -> None:
+    def __init__(self, plan: HostPlanner, shape: Sequence[int], order: Sequence[int] | None = None) -> None:
         self.plan = plan
         self.shape = tuple(shape)
+        self.order = None if order is None else tuple(order)
         self.nodes: list[Node] = []
         self.known: dict[object, Value] = {}
         self.exact: dict[Value, tuple[Value, DType]] = {}
@@ -118,7 +120,7 @@ class Chain:
 
     def load(self, held: HostTensor) -> Value:
         """Return the value that lies in memory, broadcast to the chain's shape."""
-        return self._add(Node(class_of(held.dtype), operand=broadcast(held, self.shape)))
+        return self._add(Node(class_of(held.dtype), operand=self._shown(held)))
 
     def scalar(self, number: float, kind: str) -> Value:
         """Return a constant."""
@@ -184,8 +186,12 @@ class Chain:
         self.nodes.append(node)
         return Value(len(self.nodes) - 1, node.kind)
 
-    def _num_dims(self, held: HostTensor) -> int:
+    def _shown(self, held: HostTensor) -> HostTensor:
         view = broadcast(held, self.shape)
+        return view if self.order is None else view.permuted(self.order)
+
+    def _num_dims(self, held: HostTensor) -> int:
+        view = self._shown(held)
         return len(collapse(view.shape, view.strides)[0])
 
 

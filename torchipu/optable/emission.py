@@ -41,6 +41,7 @@ FUNCTIONS = frozenset(
         "f_logit", "f_logaddexp", "f_logaddexp2", "f_xlogy", "f_xlog1py", "f_entr", "f_sinc", "f_mish_grad", "f_glu",
         "f_glu_gate_grad", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh", "f_asinh", "f_acosh",
         "f_atanh", "f_erfc", "f_erfinv", "f_ndtri", "f_fmod", "f_remainder", "f_floor_div", "f_hypot",
+        "f_lgamma", "f_digamma",
     ],
 )
 SHARE_NS = 10_000.0
@@ -342,18 +343,21 @@ def emit_results(chain: Chain, results: Sequence[tuple[Value, HostTensor]]) -> N
     Emission(chain, [(chain.to_store(value, held), held) for value, held in results]).emit()
 
 
-def emit_chain(ops: Sequence[Op], plan: HostPlanner, shape: Sequence[int] | None = None) -> Stored:
+def emit_chain(
+    ops: Sequence[Op], plan: HostPlanner, shape: Sequence[int] | None = None, order: Sequence[int] | None = None,
+) -> Stored:
     """Emit one step for elementwise ops of one shape; values that others read are stored, the rest stay in registers.
 
     Args:
         ops: In order; :func:`can_join` holds for each, and all results have the same shape.
         plan: Receives the step.
         shape: In which the planner holds operands and results; that of the results unless given.
+        order: Of the dimensions, in which elements are gone through, and the planner gives what results are stored in.
 
     Returns:
         What the step stores.
     """
-    chain = Chain(plan, ops[0].outputs[0].shape if shape is None else shape)
+    chain = Chain(plan, ops[0].outputs[0].shape if shape is None else shape, order)
     for op in ops:
         spec = spec_of(op)
         assert spec is not None

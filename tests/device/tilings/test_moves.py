@@ -67,6 +67,12 @@ def test_moves(name: str, function: Callable[[X], X], shape: tuple[int, ...], dt
     served(machine, f"aten.{name}.default")
 
 
+@pytest.mark.parametrize("padding", [(2, 3, 1, 0), (-1, 2, 3, -2), (7, 7, 5, 4)])
+def test_circular_padding(padding: tuple[int, ...]) -> None:
+    machine = trained(lambda x: F.pad(x, padding, mode="circular"), 2, 3, 5, 7)
+    served(machine, "ipu.circular_pad.default", "ipu.circular_pad_backward.default")
+
+
 def test_gradients_of_parts() -> None:
     machine = trained(lambda x: x[:, 1:6:2].sum() * x.select(0, 3) + x.diagonal(-1).sum(), 5, 7)
     served(machine, "aten.slice_backward.default", "aten.select_backward.default", "aten.diagonal_backward.default")

@@ -16,6 +16,8 @@ BAG_COLUMNS = 16
 ROWS_AHEAD = 8
 FETCHED_BYTES = 512
 """How many rows ahead `take_rows` fetches one, and how much of it: what follows the processor sees coming by itself."""
+ELEMENTS_TOGETHER = 8
+"""Rows of one element are taken in a loop of their own where so many lie between two tables."""
 
 
 class BagMode(IntEnum):
