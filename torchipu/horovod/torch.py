@@ -126,12 +126,10 @@ _INSTEAD = {
 
 
 def __getattr__(name: str) -> Any:
-    """Refuse what Horovod has besides; ImportError reaches the reader of ``from horovod.torch import elastic`` too.
+    """Refuse what Horovod has besides, so that ``hasattr`` says that it is not there.
 
     Raises:
-        ImportError: The name is one of these.
-        AttributeError: It is none that is known.
+        AttributeError: Always; of names that Horovod has it says what to do instead.
     """
-    if name in _INSTEAD:
-        raise ImportError(f"horovod.torch.{name} is not in torchipu's horovod: {_INSTEAD[name]}.", name="horovod.torch")
-    raise AttributeError(f"module 'horovod.torch' has no attribute {name!r}")
+    instead = f", and not in torchipu's horovod: {_INSTEAD[name]}." if name in _INSTEAD else ""
+    raise AttributeError(f"module 'horovod.torch' has no attribute {name!r}{instead}", name=name)
