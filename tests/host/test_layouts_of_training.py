@@ -138,3 +138,16 @@ def test_a_whole_step_trains_as_eager_does(strict: bool, monkeypatch: pytest.Mon
     assert all(layouts.runs for layouts in made)
     for ours, wanted in zip(model.state_dict().values(), double.state_dict().values(), strict=True):
         torch.testing.assert_close(ours.double(), wanted.double(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [3, 5, 8])
+def test_both_gradients_of_an_image_that_is_its_own_kernel_are_added_once_they_are_there(size: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(size, size, size, size, requires_grad=True)
+    exact = x.detach().double().requires_grad_()
+    torch.nn.functional.conv2d(exact, exact, padding=1).square().sum().backward()
+    compiled = torch.compile(lambda x: torch.nn.functional.conv2d(x, x, padding=1), backend="ipu")
+    compiled(x).square().sum().backward()
+    assert x.grad is not None
+    assert exact.grad is not None
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-5, atol=1e-5 * float(exact.grad.abs().max()))

@@ -41,9 +41,9 @@ def find_fusions(graph: Graph, readers: Mapping[Tensor, Sequence[Op]], kept: Col
 
 
 def _are_read_before(ops: Sequence[Op], places: Mapping[Op, int], readers: Mapping[Tensor, Sequence[Op]]) -> bool:
-    """Whether an op reads another result of one of these before the last of them, where all would be computed."""
+    """Whether an op reads another result of one of these before all are computed: the last, or one before it."""
     others = [result for op in ops[:-1] for result in op.outputs[1:]]
-    return any(places[reader] < places[ops[-1]] for result in others for reader in readers.get(result, ()))
+    return any(places[reader] <= places[ops[-1]] for result in others for reader in readers.get(result, ()))
 
 
 def _handed_on(

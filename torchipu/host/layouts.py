@@ -211,8 +211,8 @@ def _run_from(
             break  # it is sent to another process
         if not form.follows(ops, readers[0], rows) or not (terms.packs_ahead or readers[0].target in EXACT):
             break
-        if min(others, default=len(places)) < places[readers[0]]:
-            break  # what the first op makes beside is read before the next one would have made it
+        if min(others, default=len(places)) <= places[readers[0]]:
+            break  # what the first op makes beside is read by the next one, or before it
         ops = (*ops, readers[0])
     other = {one for member in ops for one in together.get(member, ())}
     return Run(ops, form) if other <= set(ops) else None
