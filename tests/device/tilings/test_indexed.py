@@ -50,6 +50,12 @@ CASES: list[tuple[str, Callable[..., X], tuple[int, ...], tuple[X, ...]]] = [
     ("scatter.value", lambda x, i: x.scatter(1, i, 2.5), (9, 7), (numbers(7, 9, 4),)),
     ("scatter_reduce.two", lambda x, i: x.detach().scatter_reduce(1, i, 2 * x.detach(), "amax") + x, (4, 70),
      (numbers(70, 4, 65),)),
+    ("scatter_reduce.two", lambda x, i: x.detach().scatter_reduce(0, i, x.detach().repeat(8), "sum") + x, (60,),
+     (numbers(60, 480),)),
+    ("scatter_reduce.two", lambda x, i: x.detach().scatter_reduce(0, i, x.detach(), "sum", include_self=False) + x,
+     (70, 4), (numbers(70, 65, 3),)),
+    ("scatter.reduce", lambda x, i: x.detach().scatter(0, i, x.detach(), reduce="add") + x, (70, 4),
+     (numbers(70, 65, 3),)),
     ("index_add", lambda x, i: x.index_add(0, i, 2 * x[:5], alpha=0.5), (70, 9), (numbers(70, 5),)),
     ("index_copy", lambda x, i: x.index_copy(1, i.argsort(), 2 * x[:, :5]), (7, 9), (numbers(70, 5),)),
     ("index_fill.int_Scalar", lambda x, i: x.index_fill(0, i, 2.0), (70, 9), (numbers(70, 5, at_least=-70),)),
@@ -75,6 +81,19 @@ def test_access_by_index(
     module = Calls(lambda x, *i: function(x, *(j[0] for j in i)), *shape).to(dtype)
     machine = judge(module, torch.randn(1, *shape[1:], dtype=dtype), *given, optimizer=SGD)
     served(machine, *(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split()))
+
+
+@pytest.mark.parametrize("add", [
+    lambda x, i, y: x.scatter_reduce(0, i, y, "sum"), lambda x, i, y: x.scatter(0, i, y, reduce="add"),
+    lambda x, i, y: x.scatter_add(0, i, y), lambda x, i, y: x.index_put((i,), y, accumulate=True),
+])
+def test_more_elements_are_added_than_a_tile_holds(add: Callable[..., X]) -> None:
+    torch.manual_seed(0)
+    x, index, source = torch.randn(10_000), numbers(10_000, 1 << 17), torch.randn(1 << 17)
+    torch.testing.assert_close(
+        torch.compile(add, backend="ipu")(x, index, source).double(), add(x.double(), index, source.double()),
+        rtol=1e-5, atol=1e-5,
+    )
 
 
 class Embeds(torch.nn.Module):

@@ -237,8 +237,14 @@ def scatter(op: Op) -> Update:
         number, join = Lines("index", np.zeros(1, np.int64), number.steps, is_shared=True), _rows_added
     return Update(
         _around("out", shape, dim, shape[dim], of=chosen), (Index(number, index, shape[dim]),), lines, source, join,
-        adds=_as_they_are if op.kind == "scatter_add" else None,
+        adds=_as_they_are if _is_sum(op) else None,
     )
+
+
+def _is_sum(op: Op) -> bool:
+    """Whether elements are added to what is there."""
+    is_added = op.attrs.get("reduce") in ("sum", "add") and op.operand("src") is not None
+    return op.kind == "scatter_add" or (is_added and op.flag("include_self", True))
 
 
 def unpooled(op: Op) -> Update:
