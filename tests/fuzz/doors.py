@@ -88,7 +88,8 @@ def through_torch(program: Program, *, dynamo: bool) -> Outcome:
     """Run the graphs that torch makes for any compiler by eager, with or without Dynamo: what is wrong is not ours."""
     if dynamo:
         torch._dynamo.reset()
-        return differentiate(torch.compile(program.function(), backend="aot_eager", dynamic=False), program.tensors())
+        compiled = torch.compile(program.function(), backend="aot_eager", fullgraph=True, dynamic=False)
+        return differentiate(compiled, program.tensors())
 
     def keep(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
         return make_boxed_func(graph)
