@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import torchipu
+from tests.interpreters import run_behind_torch
 from torchipu import installation
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +62,7 @@ for name in torchipu.__all__:
 after = state()
 print({name: (before[name], after[name]) for name in before if before[name] != after[name]})
 """
-    done = run_python(code)
+    done = run_behind_torch(code, path=[ROOT])
     assert done.stdout.strip() == "{}", done.stderr
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -60,15 +62,20 @@ class Traced(NamedTuple):
 
 _traced: dict[int, Traced] = {}
 """By the number of the call: whether one can be traced is asked before it is imported, often for several machines."""
+_mode = functools.cache(FakeTensorMode)
 
 
 def traced(call: Call) -> Traced:
     """Trace a call; raises where torch cannot."""
     if id(call) not in _traced:  # a call that is there is held, so that no other has its number
-        mode = FakeTensorMode()
-        faked = changed(call, mode.from_tensor)
-        with mode:
-            _traced[id(call)] = Traced(call, faked, run_eager(faked))
+        logs = logging.getLogger(FakeTensorMode.__module__)
+        was, logs.disabled = logs.disabled, True  # what cannot be traced is raised; torch would write the stack besides
+        try:
+            with _mode():
+                faked = changed(call, lambda value: torch.empty_strided(value.shape, value.stride(), dtype=value.dtype))
+                _traced[id(call)] = Traced(call, faked, run_eager(faked))
+        finally:
+            logs.disabled = was
     return _traced[id(call)]
 
 

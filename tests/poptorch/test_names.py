@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib
-import os
 import pickle
 import pkgutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import torchipu.poptorch
+from tests.interpreters import run_behind_torch
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "torchipu.poptorch."
@@ -35,12 +34,8 @@ FORMER = {
 
 
 def run_python(code: str, *first_on_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh process that finds this checkout and its aliases."""
-    paths = [*map(str, first_on_path), str(ROOT), str(ROOT / "aliases"), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, capture_output=True,
-        text=True, check=False,
-    )
+    """Run code in a process that has nothing of ours, and finds this checkout and its aliases."""
+    return run_behind_torch(code, path=[*first_on_path, ROOT, ROOT / "aliases"])
 
 
 def test_poptorch_is_the_module_of_torchipu() -> None:
