@@ -36,16 +36,23 @@ FLAGS_OF_ENGINE = ["-O1"]
 # A shift or an overflow that C leaves open, or an access outside a buffer, ends the process. Alignment is not asked
 # for: x86 loads from anywhere, and the bodies do.
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-sanitize-recover=all"]
-# Of one instruction set alone, and not optimised: it is built in a fraction of the time, and what the compiler may
-# leave out as undefined is still there.
-OTHER_ISA = "AVX2" if os.environ.get("TORCHIPU_ISA") == "avx512" else "AVX512"
 # Kernels in C alone, with GCC's vector types: where there is no AVX2, or where that is asked for.
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 PORTABLE = not IS_X86 or os.environ.get("TORCHIPU_PORTABLE") == "1"
+# Kernels for AVX-512 take half of a build, and a machine without it cannot run them: a build is for the machine that it
+# is made on. What goes to others, as wheels do, is for all.
+CPUINFO = Path("/proc/cpuinfo")
+HAS_AVX512 = CPUINFO.exists() and all(f" avx512{part}" in CPUINFO.read_text() for part in ("f", "bw", "dq", "vl"))
+FOR_ALL = HAS_AVX512 or os.environ.get("TORCHIPU_KERNELS") == "all"
+# Checked kernels are of one instruction set, and not optimised: they are built in a fraction of the time, and what the
+# compiler may leave out as undefined is still there.
+OF_CHECKED = "AVX2" if os.environ.get("TORCHIPU_ISA") == "avx512" else "AVX512"
+LEFT_OUT = "" if PORTABLE else OF_CHECKED if CHECKED else "" if FOR_ALL else "AVX512"
+FLAGS_OF_ISA = ["-DTI_PORTABLE"] if PORTABLE else [f"-DTI_WITHOUT_{LEFT_OUT}"] if LEFT_OUT else []
+FLAGS_OF_CHECKED = ["-O0", "-g1", *SANITIZE]
 # Where C is written and object files are kept, also from one installation in place to the next.
-KIND = "portable" if PORTABLE else f"without_{OTHER_ISA.lower()}"
-BUILD = Path("build/kernels", f"checked_{KIND}" if CHECKED else "portable" if PORTABLE else "plain")
-FLAGS_OF_CHECKED = ["-O0", "-g1", f"-DTI_WITHOUT_{OTHER_ISA}", *SANITIZE]
+KIND = "portable" if PORTABLE else f"without_{LEFT_OUT.lower()}" if LEFT_OUT else "plain"
+BUILD = Path("build/kernels", f"checked_{KIND}" if CHECKED else KIND)
 
 
 class BuildKernels(build_ext):
@@ -125,7 +132,7 @@ def engine() -> Extension:
         "torchipu._kernels.abi",
         [str(KERNELS / "abi.pyx")],
         depends=[str(path) for path in (*kernels, *sorted(Path("kernel_build").glob("*.py")), Path("setup.py"))],
-        extra_compile_args=[*FLAGS, *(FLAGS_OF_CHECKED if CHECKED else []), *(["-DTI_PORTABLE"] if PORTABLE else [])],
+        extra_compile_args=[*FLAGS, *(FLAGS_OF_CHECKED if CHECKED else []), *FLAGS_OF_ISA],
         extra_link_args=["-pthread", *SANITIZE] if CHECKED else ["-pthread"],
     )
 

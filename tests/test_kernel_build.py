@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import runpy
 import shutil
 import subprocess
 import sysconfig
@@ -13,6 +15,7 @@ from setuptools.errors import CompileError
 
 from kernel_build.objects import compile_all, weight
 from kernel_build.source import KERNELS, load_table, write_sources
+from torchipu._kernels import abi
 
 ROOT = Path(__file__).parents[1]
 COMPILER = (os.environ.get("CC") or sysconfig.get_config_var("CC")).split()
@@ -90,6 +93,53 @@ def test_a_family_for_avx2_alone_is_compiled_for_nothing_else_whatever_a_build_l
     assert "scaled_avx2, ((void *)0)}," in text
     assert "int scaled_avx2(" in text
     assert "scaled_avx512" not in text
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or " avx512vl" in Path("/proc/cpuinfo").read_text(),
+    reason="what is built here is all that is written",
+)
+def test_the_compiler_reads_the_kernels_for_avx512_that_a_build_on_other_machines_leaves_out(tmp_path: Path) -> None:
+    folder = [f"-I{one}" for one in (tmp_path / "read", ROOT / KERNELS, tmp_path)]
+    sources = write_sources(load_table(), ROOT / KERNELS, tmp_path)
+    command = [*COMPILER, "-O0", "-w", "-pthread", "-DTI_WITHOUT_AVX2"]
+    (tmp_path / "read").mkdir()
+    translated = ["-x", "c-header", str(ROOT / KERNELS / "isa.h"), "-o", str(tmp_path / "read" / "isa.h.gch")]
+    subprocess.run([*command, *folder, *translated], check=True)
+    assert len(sources) > 40
+    for source in sources:
+        done = subprocess.run(
+            [*command, "-fsyntax-only", *folder, str(source)], capture_output=True, text=True, check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_build_is_for_this_machine_and_for_all_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def left_out(flags: str, **environment: str) -> str:
+        monkeypatch.setattr(Path, "read_text", lambda path: flags)
+        for name in ("TORCHIPU_KERNELS", "TORCHIPU_CHECKED", "TORCHIPU_ISA", "TORCHIPU_PORTABLE"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return runpy.run_path(str(ROOT / "setup.py"), run_name="setup")["LEFT_OUT"]  # type: ignore[no-any-return]
+
+    zen3 = "flags : fpu avx avx2 fma f16c bmi2\n"
+    skylake = "flags : fpu avx avx2 fma f16c bmi2 avx512f avx512dq avx512cd avx512bw avx512vl\n"
+    assert left_out(zen3) == "AVX512"
+    assert left_out(zen3, TORCHIPU_ISA="avx512") == "AVX512"
+    assert left_out(zen3, TORCHIPU_KERNELS="all") == ""
+    assert left_out(skylake) == left_out(skylake, TORCHIPU_ISA="avx2") == ""
+    assert left_out("flags : avx2 avx512f avx512cd\n") == "AVX512"  # Knights Landing has half of it
+    assert left_out(skylake, TORCHIPU_CHECKED="1") == "AVX512"
+    assert left_out(skylake, TORCHIPU_CHECKED="1", TORCHIPU_ISA="avx512") == "AVX2"
+    assert left_out(zen3, TORCHIPU_PORTABLE="1") == ""
+
+
+def test_left_out_kernels_are_told_of_where_the_machine_would_run_them(recwarn: pytest.WarningsRecorder) -> None:
+    abi.tell_of_left_out_kernels(lacks=False)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="this machine has AVX-512, and .* was built on one without it"):
+        abi.tell_of_left_out_kernels(lacks=True)
 
 
 def test_a_name_that_the_table_does_not_have_fails_the_build(table: Path) -> None:

@@ -9,6 +9,7 @@ from libc.string cimport memcpy
 
 import os
 import threading
+import warnings
 
 from torchipu._kernels.table import all_kernels
 from torchipu.errors import ExecutionError
@@ -22,6 +23,7 @@ cdef extern from "table/all.h" nogil:
         const char *scalars
     const ti_record *const TI_TABLES[]
     ti_kernel ti_pick(const ti_record *entry)
+    int ti_lacks_avx512()
 
 cdef extern from "philox.h" nogil:
     void ti_philox(const uint32_t *counter, const uint32_t *key, uint32_t *out)

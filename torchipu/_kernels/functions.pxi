@@ -83,7 +83,22 @@ def check_table(kernels):
                 "  do      python setup.py build_ext --inplace  (in the checkout)")
 
 
+def tell_of_left_out_kernels(*, lacks):
+    """Warn where the machine would run faster kernels than were built.
+
+    Args:
+        lacks: Whether it has AVX-512, and the build was made on a machine without.
+    """
+    if lacks:
+        warnings.warn(
+            f"torchipu: this machine has AVX-512, and {__file__} was built on one without it: programs run on the "
+            "kernels for AVX2, which take longer\n"
+            "  do      TORCHIPU_KERNELS=all pip install --force-reinstall --no-deps ...  (as it was installed), or\n"
+            "          python setup.py build_ext --inplace --force  (in the checkout)", stacklevel=2)
+
+
 check_table(all_kernels())
+tell_of_left_out_kernels(lacks=bool(ti_lacks_avx512()))
 
 
 cdef ti_kernel function_of(kernel) except NULL:

@@ -57,6 +57,7 @@ typedef struct { const char *name, *ints, *scalars; ti_kernel portable; } ti_rec
 #define TI_RECORD(name, ints, scalars) {#name, ints, scalars, name##_portable},
 #define TI_RECORD_AVX2 TI_RECORD
 static inline ti_kernel ti_pick(const ti_record *entry) { return entry->portable; }
+static inline int ti_lacks_avx512(void) { return 0; }
 #else
 /* TORCHIPU_ISA=avx2 in the environment forces the baseline, for tests and for comparisons. */
 static inline int ti_has_avx512(void) {
@@ -71,7 +72,8 @@ static inline int ti_has_avx512(void) {
 typedef struct { const char *name, *ints, *scalars; ti_kernel avx2, avx512; } ti_record;
 /* Of a family whose kernels are compiled for AVX2 alone. */
 #define TI_RECORD_AVX2(name, ints, scalars) {#name, ints, scalars, name##_avx2, NULL},
-/* A build may leave one of the two out: the checked flavour does, to be built in less time. */
+/* A build may leave one of the two out, to be made in less time: AVX-512 where it is made on a machine without, and the
+ * checked flavour either. */
 #if defined TI_WITHOUT_AVX512
 #define TI_RECORD(name, ints, scalars) {#name, ints, scalars, name##_avx2, NULL},
 #elif defined TI_WITHOUT_AVX2
@@ -81,6 +83,15 @@ typedef struct { const char *name, *ints, *scalars; ti_kernel avx2, avx512; } ti
 #endif
 static inline ti_kernel ti_pick(const ti_record *entry) {
   return entry->avx2 && !(entry->avx512 && ti_has_avx512()) ? entry->avx2 : entry->avx512;
+}
+
+/* Whether this machine would run kernels for AVX-512, and the build has none, though nobody asked for that. */
+static inline int ti_lacks_avx512(void) {
+#if defined TI_WITHOUT_AVX512 && !defined __SANITIZE_ADDRESS__
+  return ti_has_avx512();
+#else
+  return 0;
+#endif
 }
 #endif
 #endif
