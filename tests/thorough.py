@@ -100,7 +100,10 @@ def affordable(cases: Sequence[pytest.Function], met: Counter[Hashable]) -> set[
     seconds = 0.0 if not left or _is_whole(left[0]) else seconds_of(left[0].nodeid)
     count = max(1, int(ALLOTTED_SECONDS / seconds)) if seconds else len(left)
     values = {case: [(name, _told(value)) for name, value in case.callspec.params.items()] for case in cases}
-    while left and len(chosen) < count:
+    if count >= len(left):  # in whichever order
+        met.update(value for case in left for value in values[case])
+        return set(left)
+    while len(chosen) < count:
         best = min(left, key=lambda case: sum(met[value] for value in values[case]))
         chosen.add(best)
         left.remove(best)
