@@ -163,6 +163,12 @@ class Code:
         target = "aten.prod.dim_int" if reduce == "prod" else f"aten.{reduce}.default"
         return self.run(target, [(value.dtype, (value.shape[0], 1))], attrs, self=value)[0]
 
+    def largest(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the largest element of each row of a matrix, and its place there, the first of several: ``[n, 1]``."""
+        results = [(value.dtype, (value.shape[0], 1)), (DType.LONG, (value.shape[0], 1))]
+        most, place = self.run("aten.max.dim", results, {"dim": 1, "keepdim": True}, self=value)
+        return most, place
+
     def sliced(self, value: Tensor, dim: int, start: int, end: int) -> Tensor:
         """Return the elements of a range of a dimension."""
         shape = (*value.shape[:dim], end - start, *value.shape[dim + 1 :])
