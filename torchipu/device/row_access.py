@@ -231,6 +231,15 @@ def update_set(plan: SlicePlan) -> Vertices:
     return _planned(plan, MULTI_UPDATE_ADD, indices, plan.sharers, received, 1 + plan.lookups, plan.tables)
 
 
+def scaled_set(plan: SlicePlan) -> Vertices:
+    """Return the set that scales rows of parts of a table which indices name: nothing but these is received."""
+    indices, table = plan.indices(plan.lookups), plan.lines * plan.rows * plan.access.element_bytes
+    received = indices * INDEX_BYTES
+    return replace(
+        _planned(plan, MULTI_UPDATE_ADD, indices, plan.sharers, received, 1), temporary_bytes=received + table,
+    )
+
+
 def _held_set(plan: SlicePlan) -> Vertices:
     """Return the set that lays out what a table was before its rows are updated; they come in pieces as its result."""
     num_bytes = plan.lines * plan.rows * plan.access.element_bytes

@@ -173,6 +173,19 @@ def test_more_elements_are_written_than_a_tile_holds(
     )
 
 
+@pytest.mark.parametrize(("rows", "width", "count"), [(10_000, 256, 1 << 14), (30_000, 64, 1 << 16), (300, 8, 9)])
+def test_of_rows_of_a_bounded_norm_a_tile_receives_the_indices_alone(rows: int, width: int, count: int) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    table, index = torch.randn(rows, width), numbers(rows, count)
+
+    def bounded(table: X, index: X) -> X:
+        return torch.nn.functional.embedding(index, table.clone(), max_norm=1.0)
+
+    made = torch.compile(bounded, backend="ipu")(table, index)
+    torch.testing.assert_close(made.double(), bounded(table.double(), index), rtol=1e-5, atol=1e-6)
+
+
 class Embeds(torch.nn.Module):
     """Rows of a table, summed."""
 
