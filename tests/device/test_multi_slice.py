@@ -17,7 +17,7 @@ BOW = lookup_target("bow")
 MOST = 0.6
 
 
-def access(rows: int, lines: int, lookups: int, **other: bool) -> Access:
+def access(rows: int, lines: int, lookups: int, **other: int) -> Access:
     return Access(lines, rows, lookups, 4, **other)
 
 
@@ -47,9 +47,18 @@ def test_copies_of_tables_keep_to_the_memory() -> None:
     assert least.lookup_parts == 1 < most.lookup_parts
 
 
-def test_only_sums_are_made_in_parts() -> None:
+def test_only_sums_are_made_in_parts_where_all_fits() -> None:
     assert plan_update(BOW, access(16, 16, 4096), MOST).lookup_parts == 1
     assert plan_update(BOW, access(16, 16, 4096, adds=True), MOST).lookup_parts > 77
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+def test_what_does_not_fit_is_made_in_parts(tables: int) -> None:
+    """A million elements of one line are 8 MB with their indices, and a tile has 0.6."""
+    made = plan_update(BOW, access(10_000, 1, 1 << 20, tables=tables), MOST)
+    assert made.lookups * 8 + made.rows * 4 * (1 + tables) < BOW.tile_memory_bytes
+    assert made.tables == tables
+    assert plan_update(BOW, access(10_000, 1, 1 << 20, tables=0), MOST).lookup_parts == 1
 
 
 def test_sums_of_whole_tables_are_neither_copied_nor_laid_out() -> None:

@@ -16,7 +16,7 @@ which is why plans in two stages are taken that turn out to be the slower ones (
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isqrt
@@ -52,9 +52,11 @@ class Access:
         lookups: Indices.
         element_bytes: Of the table.
         is_shared: Whether all lines share one index; else each line has its own.
-        adds: Whether an update adds, so that its sums may be made in parts.
+        adds: Whether an update adds: its sums may be made in parts, wherever that takes less time.
         is_one_point: Whether all indices may name one row, so that one part of the rows has them all; else each part
             has as many of them. PopLibs' ``indicesDistribution``.
+        tables: Values that a result of some of the indices has of each element. What does not add has such results
+            only where it would not fit the memory else; 0 where it has none.
     """
 
     lines: int
@@ -64,6 +66,7 @@ class Access:
     is_shared: bool = True
     adds: bool = False
     is_one_point: bool = False
+    tables: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,11 @@ class SlicePlan:
         return self.lookup_parts > 1 and self.row_parts == 1
 
     @property
+    def tables(self) -> int:
+        """Values that a vertex has of each element of its part of the table."""
+        return self.access.tables if self.lookup_parts > 1 else 1
+
+    @property
     def width(self) -> int:
         """Elements that an index selects on a tile, all in one piece."""
         return self.lines if self.access.is_shared else 1
@@ -151,7 +159,7 @@ def plan_look(target: Target, access: Access, available: float) -> SlicePlan:
         available: Part of a tile's memory for temporary values.
     """
     grain = max(1, GRAIN_BYTES // access.element_bytes)
-    return _best(target, access, available, access.lookups, grain, _look_costs)
+    return _best(target, access, available, (access.lookups,), grain, _look_costs)
 
 
 @cache
@@ -163,7 +171,7 @@ def plan_update(target: Target, access: Access, available: float) -> SlicePlan:
         access: What is updated.
         available: Part of a tile's memory for temporary values.
     """
-    most_parts = access.lookups if access.adds else 1
+    most_parts = (access.lookups,) if access.adds else (1, access.lookups) if access.tables else (1,)
     return _best(target, access, available, most_parts, SUMMED_GRAIN, _update_costs)
 
 
@@ -186,27 +194,29 @@ def _look_costs(splits: _Splits) -> Costs:
 
 def _update_costs(splits: _Splits) -> Costs:
     """Return cycles and temporary bytes of updates."""
-    target, element_bytes = splits.target, splits.access.element_bytes
+    target, access, element_bytes = splits.target, splits.access, splits.access.element_bytes
     rows = splits.indices * splits.width
     moved = splits.words(splits.indices, INDEX_BYTES) + splits.words(rows)
     # Zeros are filled in a vector a worker and cycle; workers share partial sums out, two cycles a vector of each.
     zeroed = splits.words(splits.table, PARTIAL_BYTES) / 2
     added = (2 + 8 / splits.lookup_parts) * splits.words(splits.table, PARTIAL_BYTES) / 4
     added = added + (splits.row_parts > 1) * PARTIAL_BYTES * ARRANGED_CYCLES_PER_BYTE * splits.table
+    tables = np.where(splits.copied, access.tables, 1)
     launched = target.num_workers * (25 + 20)
     cycles = (
-        REGULAR_FACTOR * (moved + splits.copied * splits.words(splits.table, PARTIAL_BYTES))
+        REGULAR_FACTOR * (moved + splits.copied * tables * splits.words(splits.table, PARTIAL_BYTES))
         + multi_update_cycles(
-            target, splits.here, splits.indices - splits.here, splits.width, element_bytes,
-            is_one_point=splits.access.is_one_point,
+            target, splits.here, splits.indices - splits.here, splits.width * tables, element_bytes,
+            is_one_point=access.is_one_point,
         )
-        + splits.copied * (launched + zeroed + added)
+        + splits.copied * (launched + tables * (zeroed + added))
     )
-    return cycles, INDEX_BYTES * splits.indices + element_bytes * rows + PARTIAL_BYTES * splits.copied * splits.table
+    partials = PARTIAL_BYTES * splits.copied * tables * splits.table
+    return cycles, INDEX_BYTES * splits.indices + element_bytes * rows + partials
 
 
 def _best(
-    target: Target, access: Access, available: float, most_parts: int, grain: int,
+    target: Target, access: Access, available: float, most_parts: Sequence[int], grain: int,
     costs_of: Callable[[_Splits], Costs],
 ) -> SlicePlan:
     """Return the cheapest plan whose temporary values fit; where none does, the one that needs the least memory.
@@ -218,17 +228,18 @@ def _best(
         target: The machine.
         access: What is planned.
         available: Part of a tile's memory for temporary values.
-        most_parts: Of the indices.
+        most_parts: Of the indices; each number only where no plan fits with those before.
         grain: Lines that stay together where memory is not short.
         costs_of: Gives cycles and temporary bytes of all splits.
     """
-    splits = _Splits(target, access, most_parts, grain)
-    cycles, temporary = costs_of(splits)
-    held = access.element_bytes * splits.table
-    fits = (temporary <= available * target.tile_memory_bytes) & (held + temporary <= target.tile_memory_bytes)
-    if fits.any():
-        return splits.plan(splits.first(np.where(fits, cycles, np.inf)))
-    splits = _Splits(target, access, most_parts, max(1, WORD_BYTES // access.element_bytes))
+    for parts in most_parts:
+        splits = _Splits(target, access, parts, grain)
+        cycles, temporary = costs_of(splits)
+        held = access.element_bytes * splits.table
+        fits = (temporary <= available * target.tile_memory_bytes) & (held + temporary <= target.tile_memory_bytes)
+        if fits.any():
+            return splits.plan(splits.first(np.where(fits, cycles, np.inf)))
+    splits = _Splits(target, access, most_parts[-1], max(1, WORD_BYTES // access.element_bytes))
     cycles, temporary = costs_of(splits)
     needed = temporary + access.element_bytes * splits.table
     return splits.plan(splits.first(np.where(needed == needed.min(), cycles, np.inf)))

@@ -30,6 +30,7 @@ from torchipu.device.multi_slice import (
 )
 from torchipu.device.tilings.look_ups import Look, arranged, chosen, looked_up
 from torchipu.device.tilings.nothing import nothing_left
+from torchipu.device.tilings.partials import LAST, SUM, Reduction
 from torchipu.device.tilings.updates import Update, added, finished, prepared, updated
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
@@ -83,6 +84,7 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
         if result.num_elements == 0:
             return ()
         update = update_of(op)
+        reduction = _reduction_of(update, result)
         old = op.operand("self") if update.has_old else None
         if old is None:
             first = elementwise_set(target, FILL, result.num_elements, result.dtype)
@@ -94,8 +96,8 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
             return first, replace(_arranged_set(target, None, result), tiling=finished(update_of, None))
         access = Access(
             lines, len(update.result.steps), named, result.dtype.device_bytes,
-            is_shared=update.index[0].lines.is_shared, adds=update.adds is not None and result.dtype.is_floating,
-            is_one_point=is_one_point(op),
+            is_shared=update.index[0].lines.is_shared, adds=reduction == SUM, is_one_point=is_one_point(op),
+            tables=reduction.tables if reduction is not None else 0,
         )
         plan = plan_update(target, access, available_memory(op))
         in_place = _is_in_place(update, old, result, plan)
@@ -113,6 +115,11 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
         return first, *sets, replace(last, tiling=finished(update_of, plan))
 
     return lower
+
+
+def _reduction_of(update: Update, result: Tensor) -> Reduction | None:
+    """Return how results of some of the indices are joined; what adds up truths has none."""
+    return None if result.dtype is DType.BOOL and update.reduction != LAST else update.reduction
 
 
 def _is_in_place(update: Update, old: Tensor | None, result: Tensor, plan: SlicePlan) -> bool:
@@ -138,7 +145,7 @@ def is_one_point(op: Op) -> bool:
 
 # --------------------------------------------------------------------------- sets of a plan
 def _planned(
-    plan: SlicePlan, codelet: Codelet, indices: int, parts: int, gathered_bytes: int, fragments: int,
+    plan: SlicePlan, codelet: Codelet, indices: int, parts: int, gathered_bytes: int, fragments: int, tables: int = 1,
 ) -> Vertices:
     """Return a compute set of all vertices of a plan.
 
@@ -149,10 +156,11 @@ def _planned(
         parts: Of these, one in so many is of a row that the vertex has.
         gathered_bytes: That a vertex receives.
         fragments: Pieces of it.
+        tables: Values of each element that a row is written to.
     """
     here = ceil_div(indices, parts)
     work = {
-        "rows": here, "elsewhere": indices - here, "elements": here * plan.width,
+        "rows": here, "elsewhere": indices - here, "elements": here * plan.width * tables,
         "element_bytes": plan.access.element_bytes, "is_one_point": int(plan.access.is_one_point),
     }
     return Vertices(
@@ -220,7 +228,16 @@ def update_set(plan: SlicePlan) -> Vertices:
     """Return the set that adds rows to those of parts of a table, which lie where it runs."""
     indices = plan.indices(plan.lookups)
     received = indices * (plan.width * plan.access.element_bytes + INDEX_BYTES)
-    return _planned(plan, MULTI_UPDATE_ADD, indices, plan.sharers, received, 1 + plan.lookups)
+    return _planned(plan, MULTI_UPDATE_ADD, indices, plan.sharers, received, 1 + plan.lookups, plan.tables)
+
+
+def scaled_set(plan: SlicePlan) -> Vertices:
+    """Return the set that scales rows of parts of a table which indices name: nothing but these is received."""
+    indices, table = plan.indices(plan.lookups), plan.lines * plan.rows * plan.access.element_bytes
+    received = indices * INDEX_BYTES
+    return replace(
+        _planned(plan, MULTI_UPDATE_ADD, indices, plan.sharers, received, 1), temporary_bytes=received + table,
+    )
 
 
 def _held_set(plan: SlicePlan) -> Vertices:
@@ -233,8 +250,8 @@ def _held_set(plan: SlicePlan) -> Vertices:
 
 
 def _zeros_set(target: Target, plan: SlicePlan) -> Vertices:
-    """Return the set that makes partial sums zero."""
-    table, width = plan.lines * plan.rows, target.vector_width(PARTIAL_BYTES)
+    """Return the set that fills in what partial results begin with."""
+    table, width = plan.tables * plan.lines * plan.rows, target.vector_width(PARTIAL_BYTES)
     return Vertices(
         FILL, plan.vertices, lambda count: {"elements": table, "vector_width": width, "element_bytes": PARTIAL_BYTES},
         temporary_bytes=table * PARTIAL_BYTES, max_tiles=plan.vertices,
@@ -242,7 +259,7 @@ def _zeros_set(target: Target, plan: SlicePlan) -> Vertices:
 
 
 def _sum_sets(plan: SlicePlan) -> list[tuple[int, Vertices]]:
-    """Return the sets that add partial sums up, and what was there before, with their levels."""
+    """Return the sets that join partial results, and what was there before, with their levels."""
     table = plan.lines * plan.rows
     last = (1, _sum_set(plan, ceil_div(table, plan.lookup_parts), plan.groups, plan.access.element_bytes))
     if plan.groups == 1:
@@ -251,12 +268,12 @@ def _sum_sets(plan: SlicePlan) -> list[tuple[int, Vertices]]:
 
 
 def _sum_set(plan: SlicePlan, elements: int, partials: int, base_bytes: int) -> Vertices:
-    num_bytes = elements * (partials * PARTIAL_BYTES + base_bytes)
+    num_bytes = elements * (partials * plan.tables * PARTIAL_BYTES + base_bytes)
     work = {
-        "elements": elements, "partials": partials, "vector_width": GRAIN_BYTES // PARTIAL_BYTES,
+        "elements": plan.tables * elements, "partials": partials, "vector_width": GRAIN_BYTES // PARTIAL_BYTES,
         "element_bytes": PARTIAL_BYTES,
     }
     return Vertices(
         SUM_OF_TABLES if plan.sums_whole_rows else SUM_OF_SLICES, plan.vertices, lambda count: work,
-        gathered_bytes=num_bytes, fragments=partials, temporary_bytes=num_bytes, max_tiles=plan.vertices,
+        gathered_bytes=num_bytes, fragments=partials * plan.tables, temporary_bytes=num_bytes, max_tiles=plan.vertices,
     )

@@ -21,7 +21,7 @@ from torchipu._kernels.table.embedding import (
 from torchipu.device.codelets import FILL, reduction_codelet
 from torchipu.device.compute_sets import copy_set, elementwise_set
 from torchipu.device.reductions import fetched_set
-from torchipu.device.row_access import by_columns, by_rows, lower_take, lower_update, slice_set, update_set
+from torchipu.device.row_access import by_columns, by_rows, lower_take, lower_update, scaled_set, slice_set, update_set
 from torchipu.device.tilings import bags, indexed
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.host.emit.copy import emit_copy, emit_fill
@@ -230,7 +230,7 @@ def _lower_renorm(op: Op, target: Target) -> tuple[Vertices, ...]:
     if table.num_elements == 0:
         return ()
     copied = copy_set(target, table.num_elements, table.dtype, moved=False)
-    scaled = update_set(by_rows(target, table.shape, max(1, named), table.dtype))
+    scaled = scaled_set(by_rows(target, table.shape, max(1, named), table.dtype))
     return replace(copied, tiling=nothing_left), replace(scaled, tiling=bags.renormed)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.table import pool as kernels
 from torchipu._kernels.table.kernel import I, Kernel, Nothing
 from torchipu.device.codelets import busiest_elements
+from torchipu.device.matrix_unit import AVAILABLE_MEMORY
 from torchipu.device.tilings import windows
 from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.arithmetic import ceil_div
@@ -29,6 +31,7 @@ LEAST_CHUNK_READS = 20_000  # window elements that make a chunk worth a thread
 
 
 # --------------------------------------------------------------------------- device side
+PARTIAL_BYTES = 4  # of what a piece of a window comes to
 CHANNELS_TOGETHER = 8  # channels that lie beside each other; poplibs' tests of pools group so
 ROW_CYCLES, ITEM_CYCLES = 13, 20  # of each row, for each element of the window; poplibs, ipu_hardware.md 2.6
 
@@ -51,7 +54,7 @@ BACKWARD = Codelet("popnn::PoolingGrad", partial(_pool_cycles, 5), 720, "poplibs
 
 def lowering(
     codelet: Codelet, window: Callable[[Op], int], tiling: Tiling | None = None,
-    taps: Callable[[Op], int] | None = None,
+    taps: Callable[[Op], int] | None = None, in_pieces: windows.InPieces | None = None,
 ) -> Lowering:
     """Return the lowering of a pool.
 
@@ -61,33 +64,62 @@ def lowering(
         tiling: Of the vertices.
         taps: Tells how many elements a window has, each of which is a walk over all results; None where as many go
             into each result.
+        in_pieces: Tilings of windows that are cut up, where a tile's are more than it may have at a time; None where
+            they never are.
     """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         result = op.outputs[0]
         if result.num_elements == 0:
             return ()
-        element_bytes = result.dtype.device_bytes
-        width = target.vector_width(element_bytes)
-        reads = window(op)
+        element_bytes, reads = result.dtype.device_bytes, window(op)
+        walks = taps(op) if taps else reads
         mine = busiest_elements(target, result.num_elements, CHANNELS_TOGETHER)
-        operand = op.inputs[0]
-        received = min(mine * reads, operand.num_elements) * element_bytes
-        walks = {"met": reads, "window": taps(op) if taps else reads, "row": max(1, result.shape[-1])}
+        received = min(mine * reads, op.inputs[0].num_elements) * element_bytes
+        whole = replace(_pool_set(target, codelet, op, reads, walks, element_bytes), tiling=tiling)
+        if in_pieces is None or received <= AVAILABLE_MEMORY * target.tile_memory_bytes:
+            return (whole,)
+        pieces = min(reads, max(2, ceil_div(target.num_tiles, result.num_elements)))
+        begin, finish = in_pieces(pieces)
+        walks = ceil_div(walks, pieces)
+        first = _pool_set(target, codelet, op, ceil_div(reads, pieces), walks, element_bytes, pieces)
         return (
-            Vertices(
-                codelet,
-                result.num_elements,
-                lambda count: {"elements": count, "vector_width": width, **walks},
-                grain=CHANNELS_TOGETHER,
-                gathered_bytes=received,
-                fragments=max(1, min(reads, 16)),
-                temporary_bytes=received,
-                tiling=tiling,
-            ),
+            replace(first, tiling=begin),
+            replace(_pool_set(target, codelet, op, pieces, pieces, PARTIAL_BYTES * len(op.outputs)), tiling=finish),
         )
 
     return lower
+
+
+def _pool_set(
+    target: Target, codelet: Codelet, op: Op, reads: int, walks: int, element_bytes: int, pieces: int = 1,
+) -> Vertices:
+    """Return the set of a pool.
+
+    Args:
+        target: The machine.
+        codelet: What runs.
+        op: The pool.
+        reads: Elements that go into one result.
+        walks: Over all results.
+        element_bytes: Of what it reads.
+        pieces: Results of each window.
+    """
+    result = op.outputs[0]
+    grain = CHANNELS_TOGETHER if pieces == 1 else 1
+    mine = busiest_elements(target, result.num_elements * pieces, grain)
+    received = min(mine * reads, op.inputs[0].num_elements) * element_bytes
+    width = target.vector_width(result.dtype.device_bytes)
+    work = {"vector_width": width, "met": reads, "window": walks, "row": max(1, result.shape[-1])}
+    return Vertices(
+        codelet,
+        result.num_elements * pieces,
+        lambda count: {"elements": count, **work},
+        grain=grain,
+        gathered_bytes=received,
+        fragments=max(1, min(reads, 16)),
+        temporary_bytes=received,
+    )
 
 
 def _window(op: Op) -> int:
@@ -235,7 +267,7 @@ register(
     OpSpec(
         "aten.max_pool2d_with_indices.default",
         "max_pool2d",
-        lowering(FORWARD, _window, windows.maximum(FIXED)),
+        lowering(FORWARD, _window, windows.maximum(FIXED), in_pieces=windows.maximum_in_pieces(FIXED)),
         _emit_max,
         dtypes=FLOATING,
         supports=_fits_index,
@@ -251,7 +283,7 @@ register(
     OpSpec(
         "aten.avg_pool2d.default",
         "avg_pool2d",
-        lowering(FORWARD, _window, windows.average(FIXED)),
+        lowering(FORWARD, _window, windows.average(FIXED), in_pieces=windows.average_in_pieces(FIXED)),
         _emit_average,
         dtypes=FLOATING,
     ),
@@ -265,7 +297,7 @@ register(
     OpSpec(
         "aten._adaptive_avg_pool2d.default",
         "adaptive_avg_pool2d",
-        lowering(FORWARD, _adaptive_window, windows.average(ADAPTIVE), once),
+        lowering(FORWARD, _adaptive_window, windows.average(ADAPTIVE), once, windows.average_in_pieces(ADAPTIVE)),
         _emit_adaptive,
         dtypes=FLOATING,
     ),

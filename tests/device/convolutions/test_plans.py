@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from math import prod
 
 import pytest
 
-from torchipu.device.convolutions.axes import input_axis, output_axis, shares_of
+from torchipu.device.convolutions.axes import (
+    Axis,
+    Share,
+    input_axis,
+    output_axis,
+    shares_of,
+    swapped_axis,
+    weight_axis,
+)
 from torchipu.device.convolutions.plan import plan_convolution
 from torchipu.device.convolutions.sets import INPUT, OUTPUT, WEIGHT, Pass, convolution_sets, planned
 from torchipu.device.convolutions.vertices import pointwise_cycles, slic_cycles, vertical_cycles
@@ -32,6 +41,52 @@ def plan(kind, v, target=MK2, dtype=DType.HALF, **attrs):
     found = planned(Pass(kind, v), Op("convolution", (), (), attrs), target, dtype)
     assert found is not None
     return found
+
+
+def counted(axis: Axis, split: int, tap_split: int) -> Share:
+    """Go through all pairs of an output and an element of the window."""
+    size, tap_size = -(-axis.outputs // split), -(-axis.taps // tap_split)
+    most, read, taps = 0.0, 0, 1
+    for begin in range(0, axis.outputs, size):
+        for tap_begin in range(0, axis.taps, tap_size):
+            places = {
+                (o, t): o * axis.step + t * axis.tap_step + axis.first
+                for o in range(begin, min(begin + size, axis.outputs))
+                for t in range(tap_begin, min(tap_begin + tap_size, axis.taps))
+            }
+            met = {
+                pair: place // axis.divisor for pair, place in places.items()
+                if place % axis.divisor == 0 and 0 <= place < axis.inputs * axis.divisor
+            }
+            most, taps = max(most, len(met)), max(taps, len({t for _, t in met}))
+            if met:
+                read = max(read, min(max(met.values()) - min(met.values()) + 1, len(met)))
+    if axis.divisor > 1:
+        most, taps = min(most, size * tap_size / axis.divisor), tap_size
+    return Share(split, size, most, read, taps, tap_split)
+
+
+@pytest.mark.parametrize("axis_of", [output_axis, input_axis, weight_axis, swapped_axis])
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+@pytest.mark.parametrize(("window", "stride", "padding", "side"), [
+    (3, 1, 1, 20), (3, 2, 1, 9), (7, 4, 3, 30), (2, 5, 0, 23), (5, 3, 8, 11), (9, 6, 12, 5), (6, 1, 0, 40),
+])
+def test_shares_are_those_that_pairs_are_counted_to(axis_of, dilation, window, stride, padding, side):
+    v = replace(volume(1, 1, 1, side, 1 + (window - 1) * dilation, stride, padding), window=(1, window, window),
+                dilation=(1, dilation, dilation))
+    axis = axis_of(v, 2)
+    for share in shares_of(axis, 64, (1, 2, 5)):
+        assert share == counted(axis, share.split, share.tap_split)
+
+
+def test_lines_of_a_million_elements_are_planned():
+    """A table of all pairs, which are 6.5e7, would be copied several times for each split."""
+    v = Volume(1, 1, 1, 1, (1, 1, 1 << 20), (1, 1, 1 << 20), (1, 1, 65), (1, 1, 1), (0, 0, 32), (1, 1, 1))
+    tracemalloc.start()
+    for axis in (output_axis(v, 2), input_axis(v, 2), weight_axis(v, 2)):
+        assert sum(share.met for share in shares_of(axis, MK2.num_tiles)[:1]) == 65 * (1 << 20) - 2 * 32 * 33 // 2
+    assert tracemalloc.get_traced_memory()[1] < 1 << 29
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("window", "stride", "padding"), [(3, 1, 1), (3, 2, 1), (7, 2, 3), (5, 3, 0)])

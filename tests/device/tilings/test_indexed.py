@@ -8,8 +8,11 @@ from functools import partial
 import pytest
 import torch
 
-from tests.device.tilings.judged import judge
+import torchipu
+from tests.device.tilings.judged import Judged, judge
+from tests.device.tilings.simulated import groups_of
 from tests.device.tilings.test_moves import served
+from torchipu.device.codelets import SUM_OF_TABLES
 
 X = torch.Tensor
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -83,17 +86,104 @@ def test_access_by_index(
     served(machine, *(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split()))
 
 
-@pytest.mark.parametrize("add", [
-    lambda x, i, y: x.scatter_reduce(0, i, y, "sum"), lambda x, i, y: x.scatter(0, i, y, reduce="add"),
-    lambda x, i, y: x.scatter_add(0, i, y), lambda x, i, y: x.index_put((i,), y, accumulate=True),
-])
-def test_more_elements_are_added_than_a_tile_holds(add: Callable[..., X]) -> None:
+class Writes(torch.nn.Module):
+    """A function of a tensor, of indices and of what is written where they say."""
+
+    def __init__(self, write: Callable[..., X]) -> None:
+        super().__init__()
+        self.write = write
+
+    def forward(self, x: X, index: X, source: X) -> X:
+        return self.write(x[0], index[0], source[0])
+
+
+def values(dtype: torch.dtype, *shape: int) -> X:
+    """Return numbers of both signs, whose products neither grow nor vanish where they are real."""
+    if not dtype.is_floating_point:
+        return torch.randint(-5, 6, shape, dtype=dtype)
+    return ((0.7 + 0.6 * torch.rand(shape)) * (1 - 2 * torch.randint(2, shape))).to(dtype)
+
+
+def reduced(reduce: str, has_old: bool) -> list[tuple[str, Callable[..., X], bool]]:
+    """Return the ops that join elements by a name, with their targets, and whether all lines share the index."""
+    return [
+        ("scatter_reduce.two", lambda x, i, y: x.scatter_reduce(1, i, y, reduce, include_self=has_old), False),
+        ("index_reduce.default", lambda x, i, y: x.index_reduce(1, i, y, reduce, include_self=has_old), True),
+    ]
+
+
+WRITES: list[tuple[str, Callable[..., X], bool]] = [
+    *(one for reduce in ("prod", "amax", "amin", "mean") for old in (True, False) for one in reduced(reduce, old)),
+    *(reduced("sum", old)[0] for old in (True, False)),
+    ("scatter_add.default", lambda x, i, y: x.scatter_add(1, i, y), False),
+    ("scatter_add.default", lambda x, i, y: x.scatter_add(1, i[:1].expand(3, -1), y), False),
+    ("index_add.default", lambda x, i, y: x.index_add(1, i, y, alpha=3), True),
+    ("index_put.default", lambda x, i, y: x.index_put((i % 3, i - 20), y[0], accumulate=True), True),
+    ("put.default", lambda x, i, y: x.put(i, y[0], accumulate=True), True),
+    ("scatter.reduce", lambda x, i, y: x.scatter(1, i, y, reduce="multiply"), False),
+    ("scatter.value_reduce", lambda x, i, y: x.scatter(1, i, 3, reduce="add"), False),
+    ("scatter.src", lambda x, i, y: x.scatter(1, i, y), False),
+    ("scatter.value", lambda x, i, y: x.scatter(1, i, 3), False),
+    ("index_copy.default", lambda x, i, y: x.index_copy(1, i, y), True),
+    ("index_put.default", lambda x, i, y: x.index_put((i % 3, i - 20), y[0]), True),
+    ("put.default", lambda x, i, y: x.put(i, y[0]), True),
+    ("index_fill.int_Scalar", lambda x, i, y: x.index_fill(1, i - 20, 3), True),
+    ("index_fill.int_Tensor", lambda x, i, y: x.index_fill(1, i, y[0, 0]), True),
+]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.int64])
+@pytest.mark.parametrize(("name", "write", "is_shared"), WRITES)
+def test_results_of_some_of_the_indices_are_joined(
+    name: str, write: Callable[..., X], is_shared: bool, dtype: torch.dtype,
+) -> None:
     torch.manual_seed(0)
-    x, index, source = torch.randn(10_000), numbers(10_000, 1 << 17), torch.randn(1 << 17)
+    index = numbers(17, 90) if is_shared else numbers(17, 3, 90)
+    machine = judge(
+        Writes(write), values(dtype, 1, 3, 20), index[None], values(dtype, 1, 3, 90),
+        options=torchipu.Options(allow_out_of_memory=True, available_memory={0: 1e-6}),
+    )
+    served(machine, f"aten.{name}")
+    assert has_parts(machine)
+
+
+def has_parts(machine: Judged) -> bool:
+    """Whether partial results of rows were joined."""
+    groups = groups_of(machine.executable)
+    return any(group.codelet == SUM_OF_TABLES.name for group in groups)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64])
+@pytest.mark.parametrize(("name", "write", "is_shared"), WRITES)
+def test_more_elements_are_written_than_a_tile_holds(
+    name: str, write: Callable[..., X], is_shared: bool, dtype: torch.dtype,
+) -> None:
+    torch._dynamo.reset()  # the lambdas of a list are one piece of code to it, of which it compiles eight
+    torch.manual_seed(0)
+    count = 1 << 16
+    index = torch.randperm(count) if is_shared else torch.randperm(count).expand(3, -1)
+    if "put" not in name and "copy" not in name and name != "scatter.src":
+        index = index % 10_000
+    x, source = values(dtype, 3, count), values(dtype, 3, count)
     torch.testing.assert_close(
-        torch.compile(add, backend="ipu")(x, index, source).double(), add(x.double(), index, source.double()),
+        torch.compile(write, backend="ipu")(x, index, source).double(),
+        write(*(one.double() if one.is_floating_point() else one for one in (x, index, source))).double(),
         rtol=1e-5, atol=1e-5,
     )
+
+
+@pytest.mark.parametrize(("rows", "width", "count"), [(10_000, 256, 1 << 14), (30_000, 64, 1 << 16), (300, 8, 9)])
+def test_of_rows_of_a_bounded_norm_a_tile_receives_the_indices_alone(rows: int, width: int, count: int) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    table, index = torch.randn(rows, width), numbers(rows, count)
+
+    def bounded(table: X, index: X) -> X:
+        return torch.nn.functional.embedding(index, table.clone(), max_norm=1.0)
+
+    made = torch.compile(bounded, backend="ipu")(table, index)
+    torch.testing.assert_close(made.double(), bounded(table.double(), index), rtol=1e-5, atol=1e-6)
 
 
 class Embeds(torch.nn.Module):

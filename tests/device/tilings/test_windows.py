@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.device.tilings.judged import judge
+from tests.device.tilings.simulated import groups_of
 
 Pool = Callable[[torch.Tensor], torch.Tensor]
 POOLS: list[tuple[Pool, tuple[int, ...]]] = [
@@ -53,3 +55,45 @@ def test_pools_and_gradients(dtype: torch.dtype, number: int) -> None:
     assert not {target for target in machine.whole if "pool" in target}
     assert not {target for target in machine.without_kernel if "pool" in target}
     assert [target for target in machine.tiled if "backward" in target] or number == 8
+
+
+FORWARDS = (
+    "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("number", range(len(POOLS)))
+def test_windows_that_do_not_fit_are_cut_into_pieces(
+    dtype: torch.dtype, number: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torchipu.ops.pool.AVAILABLE_MEMORY", 0.0)
+    torch.manual_seed(0)
+    pool, shape = POOLS[number]
+    machine = judge(Pooled(pool, shape).to(dtype).eval(), torch.randn(shape).to(dtype))
+    sets = Counter(group.op.target for group in groups_of(machine.executable))
+    targets = {f"aten.{name}.default" for name in FORWARDS} & set(sets)
+    assert targets or number == 8
+    assert all(sets[target] == 2 for target in targets)
+    assert targets <= set(machine.tiled) - set(machine.without_kernel)
+
+
+@pytest.mark.parametrize("pool", [
+    lambda x: F.adaptive_avg_pool1d(x, 7), lambda x: F.adaptive_max_pool1d(x, 7), lambda x: F.max_pool1d(x, 1 << 19),
+    lambda x: F.avg_pool1d(x, 300_000, 100_000), lambda x: F.adaptive_avg_pool2d(x.view(1, 1024, 1024), 7),
+    lambda x: F.max_pool2d(x.view(1, 1024, 1024), 1000, 24),
+    lambda x: F.adaptive_max_pool3d(x.view(1, 64, 128, 128), 2),
+])
+def test_windows_of_more_elements_than_a_tile_holds(pool: Pool) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x = torch.randn(1, 1 << 20, requires_grad=True)
+    wide = x.detach().double().requires_grad_()
+    y, wanted = torch.compile(pool, backend="ipu")(x), pool(wide)
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-5, atol=1e-5)
+    y.square().sum().backward()
+    wanted.square().sum().backward()
+    assert x.grad is not None
+    assert wide.grad is not None
+    torch.testing.assert_close(x.grad.double(), wide.grad, rtol=1e-4, atol=1e-6)

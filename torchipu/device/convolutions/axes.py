@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.region import Numbers
 from torchipu.optable.volume import Volume
 
+NOWHERE = np.iinfo(np.int64).max // 2
 MOST_SPLITS = 32  # of one dimension that are tried; longer lists are thinned out
 
 
@@ -124,28 +126,61 @@ def shares_of(axis: Axis, most: int, tap_splits: tuple[int, ...] = (1,)) -> tupl
     if axis.taps == 1 and axis.inputs == axis.outputs:
         sizes = [ceil_div(axis.outputs, split) for split in splits]
         return tuple(Share(split, size, size, size, 1) for split, size in zip(splits, sizes, strict=True))
-    output, tap = np.arange(axis.outputs)[:, None], np.arange(axis.taps)[None, :]
-    place = output * axis.step + tap * axis.tap_step + axis.first
-    meets = (place % axis.divisor == 0) & (place >= 0) & (place < axis.inputs * axis.divisor)
-    table = _Table(axis, place // axis.divisor, meets)
+    met = _Met.of(axis, of_taps=axis.taps > axis.outputs)
     return tuple(
-        table.share(split, tap_split) for split in splits for tap_split in tap_splits if split * tap_split <= most
+        met.share(split, tap_split) for split in splits for tap_split in tap_splits if split * tap_split <= most
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """Which outputs meet what of the input at which elements of the window.
+class _Met:
+    """Which outputs and elements of the window meet the input: at each of the fewer the range of the more numerous.
 
     Attributes:
         axis: The dimension.
-        place: ``[outputs, taps]``, of the input.
-        meets: Whether there is any.
+        of_taps: Whether there are more elements of the window.
+        step: Places of the input from one of the more numerous to the next.
+        first: ``[others, 1]``, the place of the first of them.
+        begin: ``[others, 1]``, the first that meets anything.
+        end: The last.
+        apart: How far apart those are that do.
+        rest: ``[others, 1]``, what is left of their numbers, divided by this.
+        is_any: Whether there are any.
     """
 
     axis: Axis
-    place: Numbers
-    meets: Numbers
+    of_taps: bool
+    step: int
+    first: Numbers
+    begin: Numbers
+    end: Numbers
+    apart: int
+    rest: Numbers
+    is_any: Numbers
+
+    @classmethod
+    def of(cls, axis: Axis, *, of_taps: bool) -> _Met:
+        """Return the ranges of a dimension.
+
+        Args:
+            axis: The dimension.
+            of_taps: Whether of elements of the window; else of outputs.
+        """
+        step, other = (axis.tap_step, axis.step) if of_taps else (axis.step, axis.tap_step)
+        others = axis.outputs if of_taps else axis.taps
+        first = (np.arange(others) * other + axis.first)[:, None]
+        last_place, divisor, shared = axis.inputs * axis.divisor - 1, axis.divisor, gcd(step, axis.divisor)
+        count = axis.taps if of_taps else axis.outputs
+        if step:
+            low, high = (-first, last_place - first) if step > 0 else (first - last_place, first)
+            begin, end = np.maximum(-(-low // abs(step)), 0), np.minimum(high // abs(step), count - 1)
+            is_any = first % shared == 0
+        else:
+            begin, end = np.zeros_like(first), np.full_like(first, count - 1)
+            is_any = (first % shared == 0) & (first >= 0) & (first <= last_place)
+        apart = divisor // shared
+        rest = -(first // shared) * pow(step // shared, -1, apart) % apart if apart > 1 else np.zeros_like(first)
+        return cls(axis, of_taps, step, first, begin, end, apart, rest, is_any)
 
     def share(self, split: int, tap_split: int) -> Share:
         """Return what the busiest tile has.
@@ -154,22 +189,46 @@ class _Table:
         planner has them all meet as much, at every element of the window: these are the sizes of the partials that its
         regression tests report for gradients of strided depthwise convolutions.
         """
-        size, tap_size = ceil_div(self.axis.outputs, split), ceil_div(self.axis.taps, tap_split)
-        begins, tap_begins = np.arange(0, self.axis.outputs, size), np.arange(0, self.axis.taps, tap_size)
-
-        def of_tiles(operation: np.ufunc, values: Numbers) -> Numbers:
-            found: Numbers = operation.reduceat(operation.reduceat(values, begins, axis=0), tap_begins, axis=1)
-            return found
-
-        met = of_tiles(np.add, self.meets.astype(np.int64))
-        lowest = of_tiles(np.minimum, np.where(self.meets, self.place, np.iinfo(np.int64).max))
-        highest = of_tiles(np.maximum, np.where(self.meets, self.place, -1))
+        axis = self.axis
+        size, tap_size = ceil_div(axis.outputs, split), ceil_div(axis.taps, tap_split)
+        begins, others = np.arange(0, axis.outputs, size), np.arange(0, axis.taps, tap_size)
+        if self.of_taps:
+            begins, others = others, begins
+        begin, end = self._within(begins)
+        is_met = self.is_any & (begin <= end)
+        count = np.where(is_met, (end - begin) // self.apart + 1, 0)
+        met = np.add.reduceat(count, others)
+        low, high = (begin, end) if self.step >= 0 else (end, begin)
+        lowest = np.minimum.reduceat(np.where(is_met, self._place(low), NOWHERE), others)
+        highest = np.maximum.reduceat(np.where(is_met, self._place(high), -1), others)
         read = int(np.minimum(np.maximum(highest - lowest + 1, 0), met).max())
-        if self.axis.divisor > 1:
-            return Share(
-                split, size, min(float(met.max()), size * tap_size / self.axis.divisor), read, tap_size, tap_split,
-            )
-        some = np.logical_or.reduceat(self.meets, begins, axis=0)
+        if axis.divisor > 1:
+            each = size * tap_size / axis.divisor
+            return Share(split, size, min(float(met.max()), each), read, tap_size, tap_split)
+        new = self._new(begin, end, is_met, others) if self.of_taps else is_met.astype(np.int64)
         # A window that lies in the padding everywhere has a tap all the same: plans divide by them.
-        taps = max(1, int(np.add.reduceat(some.astype(np.int64), tap_begins, axis=1).max()))
-        return Share(split, size, int(met.max()), read, taps, tap_split)
+        return Share(split, size, int(met.max()), read, max(1, int(np.add.reduceat(new, others).max())), tap_split)
+
+    def _within(self, begins: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the first and the last of each part that meet anything, ``[others, parts]``, in turn if none does."""
+        begin = np.maximum(self.begin, begins)
+        end = np.minimum(self.end, np.append(begins[1:], self.axis.taps if self.of_taps else self.axis.outputs) - 1)
+        if self.apart > 1:
+            begin, end = begin + (self.rest - begin) % self.apart, end - (end - self.rest) % self.apart
+        return begin, end
+
+    def _place(self, number: Numbers) -> Numbers:
+        place = self.step * number + self.first
+        return place // self.axis.divisor if self.axis.divisor > 1 else place
+
+    def _new(self, begin: Numbers, end: Numbers, is_met: Numbers, others: Numbers) -> Numbers:
+        """Return how many elements of the window meet anything at an output, and at none before it of the same tile.
+
+        Ranges only rise, or only fall, from one output to the next.
+        """
+        is_rising = self.step < 0
+        is_first = np.zeros((len(is_met), 1), bool)
+        is_first[others if is_rising else np.append(others[1:], len(is_met)) - 1] = True
+        neighbour = np.roll(np.where(is_met, end, -1), 1 if is_rising else -1, axis=0)
+        before = np.where(is_first, -1, neighbour)
+        return np.where(is_met, np.maximum(end - np.maximum(begin, before + 1) + 1, 0), 0)

@@ -104,8 +104,10 @@ class Code:
         """Return what is left of each element divided by a whole number, as Python has it."""
         return self.run("aten.remainder.Scalar", [(value.dtype, value.shape)], {"other": divisor}, self=value)[0]
 
-    def quotient(self, value: Tensor, divisor: int) -> Tensor:
-        """Return each element divided by a whole number, rounded down."""
+    def quotient(self, value: Tensor, divisor: Tensor | int) -> Tensor:
+        """Return each element divided by a whole number, rounded down; by one of its own where there are as many."""
+        if isinstance(divisor, Tensor):
+            return self.run("aten.floor_divide.default", [(value.dtype, value.shape)], self=value, other=divisor)[0]
         return self.run("aten.floor_divide.default", [(value.dtype, value.shape)], {"other": divisor}, self=value)[0]
 
     def compared(self, name: str, left: Tensor, right: Tensor | float) -> Tensor:
@@ -153,6 +155,20 @@ class Code:
             del attrs["dtype"]  # what is added up is not rounded before
         return self.run("aten.sum.dim_IntList", [(dtype, shape)], attrs, self=value)[0]
 
+    def reduced(self, reduce: str, value: Tensor) -> Tensor:
+        """Return the product, or the largest or least element, of each row of a matrix, as ``[n, 1]``."""
+        attrs: dict[str, object] = {"dim": [1], "keepdim": True}
+        if reduce == "prod":
+            attrs = {"dim": 1, "keepdim": True, "dtype": value.dtype}
+        target = "aten.prod.dim_int" if reduce == "prod" else f"aten.{reduce}.default"
+        return self.run(target, [(value.dtype, (value.shape[0], 1))], attrs, self=value)[0]
+
+    def largest(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the largest element of each row of a matrix, and its place there, the first of several: ``[n, 1]``."""
+        results = [(value.dtype, (value.shape[0], 1)), (DType.LONG, (value.shape[0], 1))]
+        most, place = self.run("aten.max.dim", results, {"dim": 1, "keepdim": True}, self=value)
+        return most, place
+
     def sliced(self, value: Tensor, dim: int, start: int, end: int) -> Tensor:
         """Return the elements of a range of a dimension."""
         shape = (*value.shape[:dim], end - start, *value.shape[dim + 1 :])
@@ -171,6 +187,12 @@ class Code:
             return self.run("aten.index_add.default", [(rows.dtype, rows.shape)], {"dim": 1, "alpha": 1},
                             **operands, source=source)[0]
         return self.run("aten.scatter_add.default", [(rows.dtype, rows.shape)], {"dim": 1}, **operands, src=source)[0]
+
+    def reduced_by_index(self, reduce: str, rows: Tensor, index: Tensor, source: Tensor) -> Tensor:
+        """Return the rows of a matrix joined with elements of others by ``prod``, ``amax`` or ``amin``; see above."""
+        name, given = ("index_reduce.default", "source") if len(index.shape) == 1 else ("scatter_reduce.two", "src")
+        attrs = {"dim": 1, "reduce": reduce, "include_self": True}
+        return self.run(f"aten.{name}", [(rows.dtype, rows.shape)], attrs, self=rows, index=index, **{given: source})[0]
 
     def joined(self, values: Sequence[Tensor], dim: int) -> Tensor:
         """Return values one behind the other along a dimension."""

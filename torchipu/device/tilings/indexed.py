@@ -10,7 +10,8 @@ import numpy as np
 from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.lines import Index, Lines
 from torchipu.device.tilings.look_ups import Look
-from torchipu.device.tilings.updates import Adds, Join, Update
+from torchipu.device.tilings.partials import LAST, SUM, Reduction
+from torchipu.device.tilings.updates import Join, Taken, Update
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.region import Numbers
 from torchipu.ir.types import DType
@@ -165,7 +166,7 @@ def embedding_gradient(op: Op) -> Update:
         )
         return code.binary("add", base, code.turned(summed))
 
-    def adds(code: Code, number: Tensor, source: Tensor, before: int) -> tuple[Tensor, Tensor]:
+    def taken(code: Code, number: Tensor, source: Tensor | None, before: int) -> tuple[Tensor, Tensor | None]:
         padding = op.integer("padding_idx")
         if padding < 0:
             return number, source
@@ -175,22 +176,42 @@ def embedding_gradient(op: Op) -> Update:
     return Update(
         _around("out", result.shape, 0, rows), (_of_all_lines("indices", index, rows),),
         _around("grad_output", (index.num_elements, width), 0, index.num_elements), grad, join,
-        adds=None if op.flag("scale_grad_by_freq") else adds,
+        reduction=Reduction("mean", has_old=False) if op.flag("scale_grad_by_freq") else SUM, taken=taken,
     )
 
 
-def _as_they_are(code: Code, number: Tensor, source: Tensor, before: int) -> tuple[Tensor, Tensor]:
-    """Add all rows."""
-    return number, source
+REDUCTIONS = {"add": "sum", "multiply": "prod"}
+"""Reductions by the names that ``scatter`` has for them."""
 
 
-def _scaled(op: Op) -> Adds:
+def _reduction(op: Op) -> Reduction:
+    """Return how an op that names its reduction, or writes, joins results of some of the indices each."""
+    reduce = op.attrs.get("reduce")
+    if reduce is None:
+        return LAST
+    return Reduction(REDUCTIONS.get(str(reduce), str(reduce)), op.flag("include_self", True))
+
+
+def _scaled(op: Op) -> Taken:
     """Return code that scales what is added."""
 
-    def adds(code: Code, number: Tensor, source: Tensor, before: int) -> tuple[Tensor, Tensor]:
-        return number, code.binary("mul", code.cast(source, DType.FLOAT), op.number("alpha", 1))
+    def taken(code: Code, number: Tensor, source: Tensor | None, before: int) -> tuple[Tensor, Tensor | None]:
+        assert source is not None
+        alpha = op.number("alpha", 1)
+        if source.dtype.is_floating:
+            return number, code.binary("mul", code.cast(source, DType.FLOAT), alpha)
+        return number, source if alpha == 1 else code.binary("mul", source, int(alpha))
 
-    return adds
+    return taken
+
+
+def _of_a_number(op: Op, dtype: DType) -> Taken:
+    """Return code that makes a source of the number that an op has."""
+
+    def taken(code: Code, number: Tensor, source: Tensor | None, before: int) -> tuple[Tensor, Tensor | None]:
+        return number, code.full(op.number("value"), dtype, *number.shape)
+
+    return taken
 
 
 def _rows_added(code: Code, base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Tensor:
@@ -214,7 +235,7 @@ def along(op: Op) -> Update:
     shape = _shape(tensor)
     dim = _dim(op, shape)
     source, value = op.operand("source"), op.operand("value")
-    wraps = op.target.startswith("aten.index_fill")
+    wraps, is_sum = op.target.startswith("aten.index_fill"), op.kind == "index_add"
     lines = None
     if source is not None:
         lines = _around("source", (*shape[:dim], index.num_elements, *shape[dim + 1 :]), dim, index.num_elements)
@@ -222,7 +243,8 @@ def along(op: Op) -> Update:
         lines = Lines("value", np.zeros(1, np.int64), np.zeros(1, np.int64), is_shared=True)
     return Update(
         _around("out", shape, dim, shape[dim]), (_of_all_lines("index", index, shape[dim], wraps=wraps),), lines,
-        source or value, _itself(op), adds=_scaled(op) if op.kind == "index_add" else None,
+        source or value, _itself(op), reduction=SUM if is_sum else _reduction(op),
+        taken=_scaled(op) if is_sum else None,
     )
 
 
@@ -237,14 +259,9 @@ def scatter(op: Op) -> Update:
         number, join = Lines("index", np.zeros(1, np.int64), number.steps, is_shared=True), _rows_added
     return Update(
         _around("out", shape, dim, shape[dim], of=chosen), (Index(number, index, shape[dim]),), lines, source, join,
-        adds=_as_they_are if _is_sum(op) else None,
+        reduction=SUM if op.kind == "scatter_add" else _reduction(op),
+        taken=_of_a_number(op, tensor.dtype) if source is None and "reduce" in op.attrs else None,
     )
-
-
-def _is_sum(op: Op) -> bool:
-    """Whether elements are added to what is there."""
-    is_added = op.attrs.get("reduce") in ("sum", "add") and op.operand("src") is not None
-    return op.kind == "scatter_add" or (is_added and op.flag("include_self", True))
 
 
 def unpooled(op: Op) -> Update:
@@ -262,7 +279,7 @@ def unpooled(op: Op) -> Update:
 
     return Update(
         _around("out", shape, 1, shape[1]), (Index(_around("indices", chosen, 1, chosen[1]), index, shape[1]),),
-        _around("self", chosen, 1, chosen[1]), values, join, has_old=False,
+        _around("self", chosen, 1, chosen[1]), values, join, has_old=False, reduction=LAST,
     )
 
 
@@ -285,7 +302,7 @@ def put(op: Op) -> Update:
     count = tensor.num_elements
     return Update(
         _flat("out", count), (_of_all_lines("index", index, count, wraps=True),), _flat("source", index.num_elements),
-        source, _added_or_put(op), adds=_as_they_are if op.flag("accumulate") else None,
+        source, _added_or_put(op), reduction=SUM if op.flag("accumulate") else LAST,
     )
 
 
@@ -303,5 +320,5 @@ def index_put(op: Op) -> Update:
     )
     return Update(
         _of_dims("out", tensor.shape, dims), numbers, source, values, _added_or_put(op),
-        adds=_as_they_are if op.flag("accumulate") else None,
+        reduction=SUM if op.flag("accumulate") else LAST,
     )

@@ -13,6 +13,7 @@ from torchipu.device.tilings.fills import constant
 from torchipu.device.tilings.lines import Blocks, Index, Lines, joined, one_tile, parts_of
 from torchipu.device.tilings.look_ups import places_of
 from torchipu.device.tilings.moves import copies
+from torchipu.device.tilings.partials import Reduction
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, Region, in_turn, listed, ranges
@@ -22,14 +23,16 @@ from torchipu.ir.vertices import Sizes, Tiling, VertexSet, one_a_run
 BASE = "base"
 """Partials: what a result holds before rows are written."""
 SUMS = "sums"
-"""Partials: rows of a part of the table as they are after its updates; or, of some indices, what they add."""
+"""Partials: rows of a part of the table as they are after its updates; or, of some indices, what they are joined to."""
 GROUPS = "groups"
-"""Partials: sums of partial sums, where there are many."""
+"""Partials: partial results of several parts together, where there are many."""
 TOTALS = "totals"
-"""Partials: rows as they are after all updates, where there were partial sums."""
+"""Partials: rows as they are after all updates, where there were partial results."""
+COUNTS = ("", ".counts")
+"""What ends the name of each value that a part has of an element: see `Reduction.tables`."""
 
 Join = Callable[[Code, Tensor, Tensor, "Tensor | None", int], Tensor]
-Adds = Callable[[Code, Tensor, Tensor, int], tuple[Tensor, Tensor]]
+Taken = Callable[[Code, Tensor, "Tensor | None", int], "tuple[Tensor, Tensor | None]"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,8 +47,9 @@ class Update:
         join: ``(code, base, number, source or None, place of the first row) -> result``: the op on
             ``[lines, places]``, whose rows may be fewer, with one before and one behind them that nobody reads.
         has_old: Whether ``self``, if there is one, is what the result was before; else it was zero.
-        adds: ``(code, number, source) -> number, source``, if the op adds rows: those of which the sums are made,
-            without what it leaves out; so that sums may be made in parts. None where it does not.
+        reduction: How results of some of the indices each are joined; None where they cannot be.
+        taken: ``(code, number, source or None, place of the first row) -> number, source``: what these are made of,
+            without what the op leaves out, as it scales it; None where that is the source as it is.
     """
 
     result: Lines
@@ -54,7 +58,8 @@ class Update:
     tensor: Tensor | None
     join: Join
     has_old: bool = True
-    adds: Adds | None = None
+    reduction: Reduction | None = None
+    taken: Taken | None = None
 
 
 def prepared(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, int], VertexSet]:
@@ -95,7 +100,7 @@ def on_lines(lines: Lines, count: int, *, others: bool = False) -> Numbers:
 def updated(update_of: Callable[[Op], Update], plan: SlicePlan, *, in_place: bool = False) -> Tiling:
     """Return the tiling of an update: a vertex has a part of the table, and what may be written to it.
 
-    Where indices are split too, a vertex sums rows up that belong to some of them, from zero on.
+    Where indices are split too, a vertex joins rows that belong to some of them.
 
     Args:
         update_of: Describes an op.
@@ -107,7 +112,9 @@ def updated(update_of: Callable[[Op], Update], plan: SlicePlan, *, in_place: boo
         update, result = update_of(op), op.outputs[0]
         parts = parts_of(runs, plan)
         rows, named = parts.rows, parts.named
-        dtype = DType.FLOAT if plan.lookup_parts > 1 else result.dtype
+        dtypes: tuple[DType, ...] = (result.dtype,)
+        if plan.lookup_parts > 1 and update.reduction is not None:
+            dtypes = update.reduction.dtypes(result.dtype)
         reads = [one.lines.region(named) for one in update.index]
         if plan.lookup_parts == 1:
             base = replace(update.result, name="self" if in_place else BASE)
@@ -116,11 +123,14 @@ def updated(update_of: Callable[[Op], Update], plan: SlicePlan, *, in_place: boo
             reads.append(update.source.region(named, whole=update.source.is_shared))
         lines = rows.last - rows.first
         sizes = np.stack((lines, rows.begin, rows.end, named.end - named.begin), 1)
-        code = _code_of_sums if plan.lookup_parts > 1 else _code_of_update
-        is_last = in_place and plan.lookup_parts == 1
-        write = update.result.region(rows) if is_last else in_turn(SUMS, lines * (rows.end - rows.begin), dtype)
+        code = _code_of_part if plan.lookup_parts > 1 else _code_of_update
+        held = lines * (rows.end - rows.begin)
+        writes = [in_turn(SUMS + end, held, dtype) for end, dtype in zip(COUNTS, dtypes, strict=False)]
+        if in_place and plan.lookup_parts == 1:
+            writes = [update.result.region(rows)]
         return VertexSet(
-            rows.tiles, tuple(reads), (write,), sizes, lambda sizes: code(update, result, plan.row_parts > 1, sizes),
+            rows.tiles, tuple(reads), tuple(writes), sizes,
+            lambda sizes: code(update, result, plan.row_parts > 1, sizes),
         )
 
     return tiling
@@ -135,17 +145,24 @@ def _code_of_update(update: Update, result: Tensor, is_part: bool, sizes: Sizes)
     return code.graph([code.sliced(made, 1, 1, end - begin + 1) if is_part else made])
 
 
-def _code_of_sums(update: Update, result: Tensor, is_part: bool, sizes: Sizes) -> Graph:
+def _code_of_part(update: Update, result: Tensor, is_part: bool, sizes: Sizes) -> Graph:
     lines, begin, end, named = sizes
-    code = Code()
-    number = joined(code, update.index, lines, named)
+    code, reduction, places = Code(), update.reduction, end - begin + 2
+    assert reduction is not None
+    number = _within(code, joined(code, update.index, lines, named), True, begin, end)
     source = _source(code, update, lines, named)
-    assert update.adds is not None
-    assert source is not None
-    number, source = update.adds(code, _within(code, number, True, begin, end), source, begin - 1)
-    zeros = code.full(0.0, DType.FLOAT, lines, end - begin + 2)
-    made = code.added_by_index(zeros, number, code.cast(source, DType.FLOAT))
-    return code.graph([code.sliced(made, 1, 1, end - begin + 1)])
+    if update.taken is not None:
+        number, source = update.taken(code, number, source, begin - 1)
+    dtype = reduction.dtypes(result.dtype)[0]
+    if reduction.kind == "last":
+        made = [update.join(code, reduction.start(code, dtype, lines, places), number, source, begin - 1)]
+    else:
+        assert source is not None
+        made = [reduction.made(code, places, number, source, dtype)]
+    if reduction.is_counted:
+        ones, none = code.full(1, DType.INT, lines, named), code.full(0, DType.INT, lines, places)
+        made.append(code.added_by_index(none, number, ones))
+    return code.graph([code.sliced(one, 1, 1, end - begin + 1) for one in made])
 
 
 def _within(code: Code, number: Tensor, is_part: bool, begin: int, end: int) -> Tensor:
@@ -162,12 +179,12 @@ def _source(code: Code, update: Update, lines: int, named: int) -> Tensor | None
 
 
 def added(update_of: Callable[[Op], Update], plan: SlicePlan, level: int, *, in_place: bool = False) -> Tiling:
-    """Return the tiling of a level of the sum of partial sums: all that have the same rows share these out among them.
+    """Return the tiling of a level that joins partial results: all that have the same rows share these out among them.
 
     Args:
         update_of: Describes an op.
         plan: How it is cut up.
-        level: 0 for sums of groups of partial sums, 1 for sums of all, with what was there before.
+        level: 0 for those of groups of parts, 1 for all, with what was there before.
         in_place: As in `updated`.
     """
 
@@ -186,23 +203,28 @@ def added(update_of: Callable[[Op], Update], plan: SlicePlan, level: int, *, in_
         here = (place + 1) * count // of - begin
         mine = np.flatnonzero(here)
         # Partials of one table follow each other: those of each index part, or of each group.
-        tables = np.arange(plan.vertices) // plan.lookup_parts
+        table = np.arange(plan.vertices) // plan.lookup_parts
         ends = np.concatenate(([0], np.cumsum(count[:: plan.lookup_parts])))
-        first = ends[tables] * together + group * plan.group * count
+        first = ends[table] * together + group * plan.group * count
         summed = summed[mine]
         number = np.arange(summed.sum()) - np.repeat(np.cumsum(summed) - summed, summed)
         heads = np.repeat((first + begin)[mine], summed) + number * np.repeat(count[mine], summed)
         firsts = np.concatenate(([0], np.cumsum(summed)))
-        reads = [Region(name, heads, np.repeat(here[mine], summed), np.ones_like(heads), firsts, DType.FLOAT)]
-        write = in_turn(TOTALS if level else GROUPS, here[mine], result.dtype if level else DType.FLOAT)
+        lengths, steps = np.repeat(here[mine], summed), np.ones_like(heads)
+        reduction = update.reduction
+        assert reduction is not None
+        tables = list(zip(COUNTS, reduction.dtypes(result.dtype), strict=False))
+        reads = [Region(name + end, heads, lengths, steps, firsts, dtype) for end, dtype in tables]
+        writes = [in_turn(GROUPS + end, here[mine], dtype) for end, dtype in tables]
         if level == 1:
             elements = _elements_of(update, parts.rows, plan)
             base, dtype = ("self", None) if in_place else (BASE, result.dtype)
             reads.append(listed(base, elements, here[mine], dtype))
-            write = listed("out", elements, here[mine]) if in_place else write
+            whole = in_turn(TOTALS, here[mine], result.dtype)
+            writes = [listed("out", elements, here[mine]) if in_place else whole]
         return VertexSet(
-            parts.rows.tiles[mine], tuple(reads), (write,), np.stack((summed, here[mine]), 1),
-            lambda sizes: _code_of_sum(result if level else None, sizes),
+            parts.rows.tiles[mine], tuple(reads), tuple(writes), np.stack((summed, here[mine]), 1),
+            lambda sizes: _code_of_parts(reduction, result, level, sizes),
         )
 
     return tiling
@@ -217,14 +239,15 @@ def _elements_of(update: Update, rows: Blocks, plan: SlicePlan) -> Numbers:
     ])
 
 
-def _code_of_sum(result: Tensor | None, sizes: Sizes) -> Graph:
+def _code_of_parts(reduction: Reduction, result: Tensor, level: int, sizes: Sizes) -> Graph:
     parts, count = sizes
     code = Code()
-    total = code.summed(code.turned(code.given(DType.FLOAT, parts, count)))
-    if result is None:
-        return code.graph([total])
-    base = code.cast(code.part(result, count, 1), DType.FLOAT)
-    return code.graph([code.cast(code.binary("add", base, total), result.dtype)])
+    values, *counts = (code.given(dtype, parts, count) for dtype in reduction.dtypes(result.dtype))
+    together = reduction.joined(code, values, counts[0] if counts else None)
+    if level == 0:
+        return code.graph(together)
+    base = code.part(result, count, 1)
+    return code.graph([reduction.finished(code, base, together[0], together[1] if counts else None)])
 
 
 def finished(update_of: Callable[[Op], Update], plan: SlicePlan | None) -> Tiling:

@@ -37,6 +37,8 @@ class Along:
 
 
 Geometry = Callable[[Op], list[Along]]
+MAXIMA, PLACES, SUMS = "maxima", "places", "sums"
+"""Partials: the largest element of each piece of a window, where in the piece it is, and the sum of its elements."""
 
 
 # --------------------------------------------------------------------------- where windows lie
@@ -157,6 +159,86 @@ def _divisors(along: Sequence[Along]) -> Numbers:
     return reduce(lambda far, near: (far[:, None] * near[None, :]).reshape(-1), [one.divisors for one in along])
 
 
+# --------------------------------------------------------------------------- windows in pieces
+InPieces = Callable[[int], tuple[Tiling, Tiling]]
+"""Tilings of windows that each are cut into so many pieces: of what pieces come to, and of these together."""
+
+
+def _in_pieces(along: Sequence[Along], windows: int, pieces: int) -> Numbers:
+    """Return the elements of each piece of so many windows, ``[windows * pieces, span]``, with `PAD` behind them."""
+    table = _windows(along)
+    span = -(-table.shape[1] // pieces)
+    whole = np.pad(table, ((0, 0), (0, pieces * span - table.shape[1])), constant_values=PAD)
+    held = _everywhere(whole, math.prod(one.size for one in along), windows)
+    return held.reshape(windows * pieces, span)
+
+
+def maximum_in_pieces(geometry: Geometry) -> InPieces:
+    """Return the tilings of a pool that keeps the largest element of each window; see ``maximum``."""
+
+    def tilings(pieces: int) -> tuple[Tiling, Tiling]:
+        def begin(op: Op, runs: TileMapping, part: int) -> VertexSet:
+            held, kind = _in_pieces(geometry(op), op.outputs[0].num_elements, pieces), op.inputs[0].dtype
+            tiles, begin, end = one_a_run(runs)
+
+            def code(sizes: Sizes) -> Graph:
+                written = Code()
+                return written.graph(written.largest(written.given(kind, sizes[0], held.shape[1])))
+
+            reads = (listed("self", held, (end - begin) * held.shape[1], pad=-math.inf),)
+            writes = ranges(MAXIMA, begin, end, kind), ranges(PLACES, begin, end, DType.LONG)
+            return VertexSet(tiles, reads, writes, (end - begin).reshape(-1, 1), code)
+
+        def finish(op: Op, runs: TileMapping, part: int) -> VertexSet:
+            along, kind = geometry(op), op.inputs[0].dtype
+            windows = _windows(along)
+            tiles, begin, end = one_a_run(runs)
+
+            def code(sizes: Sizes) -> Graph:
+                first, count = sizes
+                written = Code()
+                values, places = (written.given(dtype, count, pieces) for dtype in (kind, DType.LONG))
+                most, piece = written.largest(values)
+                before = written.binary("mul", piece, -(-windows.shape[1] // pieces))
+                place = written.binary("add", before, written.gathered(places, piece))
+                place = written.shaped(place, count)
+                return written.graph([most, _place(written, along, written.numbered(first, count), place)])
+
+            reads = (ranges(MAXIMA, begin * pieces, end * pieces, kind),
+                     ranges(PLACES, begin * pieces, end * pieces, DType.LONG))
+            writes = ranges("out", begin, end), ranges("out1", begin, end)
+            return VertexSet(tiles, reads, writes, np.stack((begin % len(windows), end - begin), 1), code)
+
+        return begin, finish
+
+    return tilings
+
+
+def average_in_pieces(geometry: Geometry) -> InPieces:
+    """Return the tilings of a pool to averages; see ``average``."""
+
+    def tilings(pieces: int) -> tuple[Tiling, Tiling]:
+        def begin(op: Op, runs: TileMapping, part: int) -> VertexSet:
+            held = _in_pieces(geometry(op), op.outputs[0].num_elements, pieces)
+            tiles, begin, end = one_a_run(runs)
+
+            def code(sizes: Sizes) -> Graph:
+                written = Code()
+                return written.graph([written.summed(written.given(op.inputs[0].dtype, sizes[0], held.shape[1]))])
+
+            reads = (listed(_only(op), held, (end - begin) * held.shape[1]),)
+            write = ranges(SUMS, begin, end, DType.FLOAT)
+            return VertexSet(tiles, reads, (write,), (end - begin).reshape(-1, 1), code)
+
+        def finish(op: Op, runs: TileMapping, part: int) -> VertexSet:
+            held = np.arange(runs.num_elements * pieces, dtype=np.int64).reshape(-1, pieces)
+            return _averaged(op, runs, _divisors(geometry(op)), held, SUMS)
+
+        return begin, finish
+
+    return tilings
+
+
 # --------------------------------------------------------------------------- maxima
 def maximum(geometry: Geometry) -> Tiling:
     """Return the tiling of a pool that keeps the largest element of each window, and where it is."""
@@ -233,27 +315,39 @@ def average(geometry: Geometry) -> Tiling:
 
     def tiling(op: Op, runs: TileMapping, part: int) -> VertexSet:
         along = geometry(op)
-        windows, divisors = _windows(along), _divisors(along)
-        held = _everywhere(windows, math.prod(one.size for one in along), runs.num_elements)
-        width = windows.shape[1]
-        tiles, begin, end = one_a_run(runs)
-        run = np.repeat(np.arange(len(tiles)), end - begin)
-        divisor = np.tile(divisors, runs.num_elements // len(divisors))
-        order = np.lexsort((divisor, run))
-        heads = np.flatnonzero(np.diff(run[order], prepend=-1) | np.diff(divisor[order], prepend=-1))
-        counts = np.diff(np.append(heads, len(order)))
-
-        def code(sizes: Sizes) -> Graph:
-            count, share = sizes
-            written = Code()
-            total = written.summed(written.given(op.inputs[0].dtype, count, width))
-            return written.graph([written.binary("div", total, share, op.outputs[0].dtype)])
-
-        reads = (listed(_only(op), held[order], counts * width),)
-        sizes = np.stack((counts, divisor[order][heads]), 1)
-        return VertexSet(tiles[run[order][heads]], reads, (listed("out", order, counts),), sizes, code)
+        held = _everywhere(_windows(along), math.prod(one.size for one in along), runs.num_elements)
+        return _averaged(op, runs, _divisors(along), held, _only(op))
 
     return tiling
+
+
+def _averaged(op: Op, runs: TileMapping, divisors: Numbers, held: Numbers, name: str) -> VertexSet:
+    """Return the vertices that add up what windows hold, ``[windows, width]``, and divide; see ``average``.
+
+    Args:
+        op: The pool.
+        runs: Of the windows.
+        divisors: By how much each window of an image divides.
+        held: Elements of a value.
+        name: Of this value: the image, or sums of pieces.
+    """
+    tiles, begin, end = one_a_run(runs)
+    run = np.repeat(np.arange(len(tiles)), end - begin)
+    divisor = np.tile(divisors, runs.num_elements // len(divisors))
+    order = np.lexsort((divisor, run))
+    heads = np.flatnonzero(np.diff(run[order], prepend=-1) | np.diff(divisor[order], prepend=-1))
+    counts = np.diff(np.append(heads, len(order)))
+    width, dtype = held.shape[1], DType.FLOAT if name == SUMS else op.inputs[0].dtype
+
+    def code(sizes: Sizes) -> Graph:
+        count, share = sizes
+        written = Code()
+        total = written.summed(written.given(dtype, count, width))
+        return written.graph([written.binary("div", total, share, op.outputs[0].dtype)])
+
+    reads = (listed(name, held[order], counts * width, dtype if name == SUMS else None),)
+    sizes = np.stack((counts, divisor[order][heads]), 1)
+    return VertexSet(tiles[run[order][heads]], reads, (listed("out", order, counts),), sizes, code)
 
 
 def average_backward(geometry: Geometry) -> Tiling:
