@@ -15,11 +15,18 @@ static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, lo
       const VF one = FN(set)(_cvtsh_ss(*(const uint16_t *)src));
       for (; i < n; i += VL) FN(store_most)(out + i, one, n - i);
     }
-    if (stride == 1) for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
+    if (stride == 1) for (; i + VL <= n; i += VL) {
+      /* what the next block reads: its operands take turns, and the processor does not see a stream in any of them */
+      _mm_prefetch(src + 2 * i + 2048, _MM_HINT_T0);
+      FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
+    }
     for (; i < n; i++) out[i] = _cvtsh_ss(((const uint16_t *)src)[i * stride]);
   } else if (dtype == TI_BOOL) {
     uint8_t *out = (uint8_t *)d;
     TI_LOAD_LOOP(uint8_t, x)
+  } else if (dtype == TI_HALFWORD) {
+    uint16_t *out = (uint16_t *)d;
+    TI_LOAD_LOOP(uint16_t, x)
   } else {
     int64_t *out = (int64_t *)d;
     switch (dtype) {
@@ -46,6 +53,9 @@ static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, l
   } else if (dtype == TI_BOOL) {
     const uint8_t *in = (const uint8_t *)s;
     TI_STORE_LOOP(uint8_t)
+  } else if (dtype == TI_HALFWORD) {
+    const uint16_t *in = (const uint16_t *)s;
+    TI_STORE_LOOP(uint16_t)
   } else {
     const int64_t *in = (const int64_t *)s;
     switch (dtype) {
@@ -58,10 +68,10 @@ static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, l
   }
 }
 static inline int FN(host_bytes)(int dtype) {
-  static const int bytes[] = {4, 2, 1, 8, 4, 2, 1, 1};
+  static const int bytes[] = {4, 2, 1, 8, 4, 2, 1, 1, 2};
   return bytes[dtype];
 }
-static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : 8; }
+static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : dtype == TI_HALFWORD ? 2 : 8; }
 
 /* Loads short runs of floats, all of the same length: to go to one by itself takes longer than what it holds. */
 TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {
