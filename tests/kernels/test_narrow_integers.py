@@ -1,4 +1,4 @@
-"""Chains of integers of 8, 16 and 32 bits against eager PyTorch: every value of a byte, wrap-around, layouts and casts."""
+"""Chains of integers of 8, 16 and 32 bits against eager: every value of a byte, wrap-around, layouts and casts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from tests.kernels.elem_planner import MiniPlanner, Ref, run_chain, run_op
 from torchipu.ir.types import DType
-from torchipu.optable.chain import Chain
+from torchipu.optable.chain import WRAPS, Chain
 from torchipu.optable.narrowing import narrowed
 
 NARROW = [torch.int8, torch.uint8, torch.int16, torch.int32]
@@ -20,7 +20,9 @@ BINARY = [
     "ge.Tensor",
 ]
 UNARY = ["neg.default", "abs.default", "bitwise_not.default", "relu.default", "sign.default", "logical_not.default"]
-OURS = {torch.int8: DType.CHAR, torch.uint8: DType.UNSIGNED_CHAR, torch.int16: DType.SHORT, torch.int32: DType.INT}
+OURS = {
+    torch.int8: DType.CHAR, torch.uint8: DType.UNSIGNED_CHAR, torch.int16: DType.SHORT, torch.int32: DType.INT,
+}
 
 
 def all_or_extremes(dtype: torch.dtype) -> torch.Tensor:
@@ -170,9 +172,6 @@ def test_a_value_beyond_the_type_keeps_a_chain_at_64_bits(dtype: torch.dtype) ->
     stored = plan.hold(torch.empty(100, dtype=dtype))
     assert narrowed(chain.nodes, [(total, stored)]) is not None
     assert narrowed(chain.nodes, [(chain.run("l_max", total, a), stored)]) is None
-    wrapped = chain.run(
-        {DType.INT: "l_wrap_int", DType.SHORT: "l_wrap_short", DType.CHAR: "l_wrap_char"}.get(OURS[dtype], "l_wrap_uchar"),
-        total,
-    )
+    wrapped = chain.run(WRAPS[OURS[dtype]], total)
     assert narrowed(chain.nodes, [(chain.run("l_max", wrapped, a), stored)]) is not None
     assert narrowed(chain.nodes, [(total, plan.hold(torch.empty(100, dtype=torch.int64)))]) is None

@@ -187,3 +187,35 @@ def test_variance_of_numbers_far_from_zero_does_not_cancel() -> None:
     x = torch.randn(20, 5000) + 1000
     (ours,), _ = run_op("aten.var.correction", x, [1], correction=1)
     torch.testing.assert_close(ours.double(), x.double().var(1), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("layout", ["dense", "sliced", "transposed", "expanded"])
+def test_integers_of_any_type_are_reduced_as_they_lie(dtype: torch.dtype, dims: tuple[int, ...], layout: str) -> None:
+    torch.manual_seed(7)
+    limits = torch.iinfo(torch.uint8 if dtype is torch.bool else dtype)
+    x = torch.randint(max(limits.min, -(2**62)), min(limits.max, 2**62), (5, 37, 300), dtype=torch.int64)
+    x = x.remainder(2) == 0 if dtype is torch.bool else x.to(dtype)
+    x = {
+        "dense": x, "sliced": x[:, ::2, 11:-22], "transposed": x.permute(2, 0, 1), "expanded": x[:, :1].expand(-1, 9, -1),
+    }[layout]
+    calls: list[tuple[str, tuple[object, ...]]] = [("aten.amax.default", (x, dims)), ("aten.amin.default", (x, dims))]
+    calls += [("aten.sum.dim_IntList", (x, dims))]
+    calls += [("aten.prod.dim_int", (x, dims[0]))] if len(dims) == 1 else []
+    calls += [("aten.any.dims", (x, dims)), ("aten.all.dims", (x, dims))] if dtype is torch.bool else []
+    for target, args in calls:
+        (ours,), (eager,) = run_op(target, *args)
+        assert torch.equal(ours, eager), target
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("columns", [1, 2, 31, 255, 256, 257, 513])
+def test_extremes_of_columns_of_integers_reach_the_ends_of_their_type(dtype: torch.dtype, columns: int) -> None:
+    limits = torch.iinfo(dtype)
+    x = torch.zeros(6, columns, dtype=dtype)
+    x[2, ::2], x[4, 1::3] = limits.max, limits.min
+    for values in (x, torch.full_like(x, limits.max), torch.full_like(x, limits.min)):
+        for target in ("aten.amax.default", "aten.amin.default"):
+            (ours,), (eager,) = run_op(target, values, (0,))
+            assert torch.equal(ours, eager)

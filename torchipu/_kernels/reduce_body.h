@@ -263,44 +263,7 @@ TI_KERNEL(reduce_columns) {
   return TI_OK;
 }
 
-#define TI_WALK_REDUCTION(name, type, initial, statement) \
-  TI_KERNEL(name) { \
-    (void)scalars, (void)scratch; \
-    const reduce_ints *const p = (const reduce_ints *)ints; \
-    const int mode = (int)p->folding; \
-    const int64_t total = p->total, chunk = p->chunk, chunks = p->chunks; \
-    const reduce_space *const reduced = &p->reduced; \
-    int64_t index[TI_REDUCE_DIMS]; \
-    for (int64_t item = begin; item < end; item++) { \
-      const type *x = (const type *)args[1] + FN(offset_of)(item / chunks, &p->kept, index); \
-      const int64_t first = item % chunks * chunk; \
-      int64_t todo = total - first < chunk ? total - first : chunk, offset = FN(offset_of)(first, reduced, index); \
-      type r = initial; \
-      while (todo > 0) { \
-        const int64_t run = ti_min(reduced->shape[reduced->dims - 1] - index[reduced->dims - 1], todo); \
-        const int64_t stride = reduced->strides[reduced->dims - 1]; \
-        const type *row = x + offset; \
-        statement \
-        todo -= run; \
-        offset = FN(next_run)(offset, reduced, index); \
-      } \
-      ((type *)args[0])[item] = r; \
-    } \
-    return TI_OK; \
-  }
-TI_WALK_REDUCTION(reduce_integers, int64_t,
-  (mode == TI_FOLDING_PRODUCT ? 1 : mode == TI_FOLDING_LARGEST ? INT64_MIN : mode == TI_FOLDING_SMALLEST ? INT64_MAX : 0), {
-  switch (mode) {
-    case TI_FOLDING_SUM: for (int64_t i = 0; i < run; i++) r = (int64_t)((uint64_t)r + (uint64_t)row[i * stride]); break;
-    case TI_FOLDING_PRODUCT: for (int64_t i = 0; i < run; i++) r = (int64_t)((uint64_t)r * (uint64_t)row[i * stride]); break;
-    case TI_FOLDING_LARGEST: for (int64_t i = 0; i < run; i++) r = row[i * stride] > r ? row[i * stride] : r; break;
-    default: for (int64_t i = 0; i < run; i++) r = row[i * stride] < r ? row[i * stride] : r; break;
-  }
-})
-TI_WALK_REDUCTION(reduce_bools, uint8_t, (mode == TI_FOLDING_SMALLEST), {
-  if (mode == TI_FOLDING_LARGEST) for (int64_t i = 0; i < run; i++) r |= row[i * stride];
-  else for (int64_t i = 0; i < run; i++) r &= row[i * stride];
-})
+#include "reduce_integers_body.h"
 
 TI_KERNEL(arg_rows) {
   (void)scalars, (void)scratch;
@@ -379,4 +342,3 @@ TI_KERNEL(logsumexp_rows) {
 #undef TI_VECTORS
 #undef TI_COLUMNS
 #undef TI_CASE
-#undef TI_WALK_REDUCTION

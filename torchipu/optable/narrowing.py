@@ -42,7 +42,8 @@ def narrowed(nodes: Sequence[Node], results: Results) -> tuple[list[Node], list[
         results: Values and where they are stored.
     """
     needed = _needed(nodes, results)
-    types = {node.operand.dtype for number in needed if (node := nodes[number]).kind == "l" and node.operand is not None}
+    operands = [nodes[number].operand for number in needed if nodes[number].kind == "l"]
+    types = {held.dtype for held in operands if held is not None}
     types |= {held.dtype for value, held in results if value.kind == "l"}
     if len(types) != 1 or not types <= set(WIDTHS):
         return None

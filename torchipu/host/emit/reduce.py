@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu._kernels.table.reduce import (
+    INTEGER_PANEL,
     REDUCE_COLUMNS,
     REDUCE_DIMS,
     REDUCE_PANEL,
     REDUCE_ROWS,
     Folding,
+    Integer,
     ReduceInts,
     ReduceScalars,
     ReduceSpace,
@@ -29,6 +31,11 @@ JOINING = {
     Folding.SUM_SQUARES: Folding.SUM, Folding.SUM_MAGNITUDES: Folding.SUM, Folding.LARGEST_MAGNITUDE: Folding.LARGEST,
 }
 """How results of chunks are joined: squares and magnitudes have been taken by then."""
+
+INTEGERS = {
+    DType.LONG: Integer.LONG, DType.INT: Integer.INT, DType.SHORT: Integer.SHORT, DType.CHAR: Integer.CHAR,
+    DType.UNSIGNED_CHAR: Integer.UNSIGNED_CHAR, DType.BOOL: Integer.UNSIGNED_CHAR,
+}
 
 
 _Walk = tuple[tuple[int, ...], tuple[int, ...]]
@@ -146,15 +153,20 @@ def emit_exact(
     folding: Folding,
 ) -> None:
     """Emit an integer or bool reduction; order does not matter to these."""
-    kept, reduced = _split(held, dims)
-    if len(kept[0]) > REDUCE_DIMS or len(reduced[0]) > REDUCE_DIMS:
+    (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    if len(kept) > REDUCE_DIMS or len(reduced) > REDUCE_DIMS:
         held, dims = rows_of(plan, held, dims), (1,)
-        kept, reduced = _split(held, dims)
-    total = math.prod(held.shape[d] for d in dims)
+        (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    total, items = math.prod(held.shape[d] for d in dims), out.num_elements
+    columns = _columns((kept, kept_strides), (reduced, reduced_strides)) if total else 0
+    if columns:
+        items = items // columns * -(-columns // INTEGER_PANEL)
+        kept, kept_strides = (kept[:-1], kept_strides[:-1]) if len(kept) > 1 else ((1,), (0,))
     plan.step(
         kernel, [out], [held],
         ints=ReduceInts(
-            folding, _space(*kept), _space(*reduced), total, max(1, total), chunks=1, root=False, columns=0,
+            folding, _space(kept, kept_strides), _space(reduced, reduced_strides), total, max(1, total), chunks=1,
+            root=False, columns=columns, integer=INTEGERS[held.dtype],
         ),
-        items=out.num_elements, grain=max(1, SHARE // max(1, total)),
+        items=items, grain=max(1, SHARE // max(1, total * (min(columns, INTEGER_PANEL) or 1))),
     )
