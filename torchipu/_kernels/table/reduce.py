@@ -10,6 +10,8 @@ REDUCE_PANEL = 64  # columns of an item of `reduce_columns`
 INTEGER_PANEL = 256  # columns of an item of `reduce_integers`: the rows of a panel of bytes are whole lines
 REDUCE_FEW = 8  # values of a row up to which rows lie side by side in a vector: float sums of theirs take four steps
 
+REDUCE_SHORT = 32  # likewise where values lie apart, which a vector of a row would not take at once
+
 
 class Folding(IntEnum):
     """What becomes of the values that are reduced to one."""
@@ -59,7 +61,7 @@ class ReduceInts(NamedTuple):
         chunks: Into which they are cut.
         root: Whether the square root of the result is taken, after the scale.
         columns: Size of the dense dimension of columns down which is reduced, else 0.
-        is_half: Whether ``reduce_columns`` reads halves, of which it takes sums alone.
+        is_half: Whether floats are halves, of which sums alone are taken; those of ``reduce_rows`` lie side by side.
         integer: What ``reduce_integers`` reads.
     """
 
@@ -86,12 +88,12 @@ class ReduceScalars(NamedTuple):
 
 
 REDUCE_ROWS = Kernel(
-    "reduce_rows", {"out": "[results][chunks], float", "source": "float"}, ReduceInts, ReduceScalars,
+    "reduce_rows", {"out": "[results][chunks], float", "source": "float or half"}, ReduceInts, ReduceScalars,
     items="results * chunks",
 )
 """Each result by itself."""
 REDUCE_COLUMNS = Kernel(
-    "reduce_columns", {"out": "[chunks][kept][columns], float", "source": "float"}, ReduceInts, ReduceScalars,
+    "reduce_columns", {"out": "[chunks][kept][columns], float", "source": "float or half"}, ReduceInts, ReduceScalars,
     items="kept * panels of REDUCE_PANEL columns * chunks",
 )
 REDUCE_INTEGERS = Kernel(
