@@ -73,6 +73,10 @@ static inline int FN(host_bytes)(int dtype) {
 }
 static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : dtype == TI_HALFWORD ? 2 : 8; }
 
+#ifndef TORCHIPU_SHORT_RUNS
+#define TORCHIPU_SHORT_RUNS
+enum { TI_SHORT_RUN = 64 };
+#endif
 /* Loads short runs of floats, all of the same length: to go to one by itself takes longer than what it holds. */
 TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {
   for (long r = 0; r < runs; r++, d += length, s += apart)
@@ -84,7 +88,15 @@ static void FN(load_short)(float *d, const float *s, int64_t apart, int64_t stri
     case 2: FN(load_short_as)(d, s, apart, stride, runs, 2); break;
     case 3: FN(load_short_as)(d, s, apart, stride, runs, 3); break;
     case 4: FN(load_short_as)(d, s, apart, stride, runs, 4); break;
-    default: FN(load_short_as)(d, s, apart, stride, runs, length);
+    default:
+      if ((stride != 0 && stride != 1) || length < VL) { FN(load_short_as)(d, s, apart, stride, runs, length); return; }
+      for (long r = 0; r < runs; r++, d += length, s += apart) {
+        /* the last vector ends where the run does */
+        for (int64_t i = 0; i < length; i += VL) {
+          const int64_t at = ti_min(i, length - VL);
+          FN(store)(d + at, stride ? FN(load)(s + at) : FN(set)(*s));
+        }
+      }
   }
 }
 /* Moves elements [start, start + n) of a strided operand to a register (or back), run by run. */
@@ -100,7 +112,7 @@ static void FN(walk)(char *reg, char *base, const chain_slot *slot, int64_t star
   }
   /* what repeats is loaded once and doubled in the register */
   long todo = !storing && ndim > 1 && strides[0] == 0 && period < n ? (long)period : n, done = 0;
-  const int last = ndim - 1, are_short = !storing && dtype == TI_FLOAT && ndim > 1 && shape[last] <= VL;
+  const int last = ndim - 1, are_short = !storing && dtype == TI_FLOAT && ndim > 1 && shape[last] <= TI_SHORT_RUN;
   while (done < todo) {
     long run = (long)(shape[last] - index[last]);
     if (run > todo - done) run = todo - done;
