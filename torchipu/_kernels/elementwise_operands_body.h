@@ -15,10 +15,13 @@ static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, lo
       const VF one = FN(set)(_cvtsh_ss(*(const uint16_t *)src));
       for (; i < n; i += VL) FN(store_most)(out + i, one, n - i);
     }
-    if (stride == 1) for (; i + VL <= n; i += VL) {
-      /* what the next block reads: its operands take turns, and the processor does not see a stream in any of them */
-      _mm_prefetch(src + 2 * i + 2048, _MM_HINT_T0);
-      FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
+    if (stride == 1) {
+      for (; i + 32 <= n; i += 32) {
+        /* what the next block reads: operands take turns, and the processor does not see a stream in any of them */
+        _mm_prefetch(src + 2 * i + 2048, _MM_HINT_T0);
+        for (long j = i; j < i + 32; j += VL) FN(store)(out + j, FN(from_half)((const uint16_t *)src + j));
+      }
+      for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
     }
     for (; i < n; i++) out[i] = _cvtsh_ss(((const uint16_t *)src)[i * stride]);
   } else if (dtype == TI_BOOL) {
