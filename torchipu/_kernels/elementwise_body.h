@@ -6,10 +6,12 @@
 #include "rounding_body.h"
 #define HALF_VL (VL / 2)
 typedef int64_t FN(vl) __attribute__((vector_size(VL * 4), aligned(8), may_alias));
+typedef uint64_t FN(vul) __attribute__((vector_size(VL * 4), aligned(8), may_alias));
 typedef uint8_t FN(vb) __attribute__((vector_size(VL / 2), aligned(1), may_alias));
 typedef double FN(vd) __attribute__((vector_size(VL * 4), aligned(8), may_alias));
 typedef float FN(vh) __attribute__((vector_size(VL * 2), aligned(4), may_alias));
 #define L FN(vl)
+#define UL FN(vul)
 #define B8 FN(vb)
 
 /* d: result; pa, pb, pc: operands; ma, mb, mc: -1, or 0 for an operand that is one value repeated; k: constants. */
@@ -355,15 +357,15 @@ static int FN(f_round_half)(TI_ARGS) {
 
 /* ------------------------------------------------------------------ integers; they wrap as eager's do */
 TI_L(copy, A)
-TI_L(wrap_int, (A << 32) >> 32)
-TI_L(wrap_short, (A << 48) >> 48)
-TI_L(wrap_char, (A << 56) >> 56)
+TI_L(wrap_int, (L)((UL)A << 32) >> 32)
+TI_L(wrap_short, (L)((UL)A << 48) >> 48)
+TI_L(wrap_char, (L)((UL)A << 56) >> 56)
 TI_L(wrap_uchar, A & 255)
-TI_L(add, (L)((FN(vl))A + B))
-TI_L(sub, A - B)
-TI_L(mul, A *B)
-TI_L(neg, -A)
-TI_L(abs, (A ^ (A >> 63)) - (A >> 63))
+TI_L(add, (L)((UL)A + (UL)B))
+TI_L(sub, (L)((UL)A - (UL)B))
+TI_L(mul, (L)((UL)A *(UL)B))
+TI_L(neg, (L)((UL){0} - (UL)A))
+TI_L(abs, (L)((UL)(A ^ (A >> 63)) - (UL)(A >> 63)))
 TI_L(sign, (A >> 63) | ((A > 0) & 1))
 TI_L(max, ((A > B) & A) | (~(A > B) & B))
 TI_L(min, ((A < B) & A) | (~(A < B) & B))
@@ -478,6 +480,7 @@ TI_KERNEL(chain) {
   return TI_OK;
 }
 #undef L
+#undef UL
 #undef B8
 #undef HALF_VL
 #undef ZERO

@@ -327,9 +327,11 @@ def _emit_small(plan: HostPlanner, out: HostTensor, left: HostTensor, right: Hos
     """Emit the products of a batch of small matrices."""
     batch, rows, columns = out.shape
     inner = left.shape[-1]
-    batches = [held.strides[0] if len(held.shape) == 3 else 0 for held in (left, right)]
     ints = MatmulSmallInts(
-        rows, columns, inner, batches[0], *left.strides[-2:], batches[1], *right.strides[-2:],
+        rows=rows, columns=columns, inner=inner,
+        left_batch=left.strides[0] if len(left.shape) == 3 else 0, left_row=left.strides[-2],
+        left_column=left.strides[-1], right_batch=right.strides[0] if len(right.shape) == 3 else 0,
+        right_row=right.strides[-2], right_column=right.strides[-1],
     )
     moved = rows * inner + inner * columns + rows * columns
     plan.step(
