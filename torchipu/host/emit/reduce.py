@@ -170,7 +170,8 @@ def emit_exact(
         held, dims = rows_of(plan, held, dims), (1,)
         (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
     total, items = math.prod(held.shape[d] for d in dims), out.num_elements
-    columns = _columns((kept, kept_strides), (reduced, reduced_strides)) if total else 0
+    goes_down = total > 0 and folding is not Folding.PRODUCT
+    columns = _columns((kept, kept_strides), (reduced, reduced_strides)) if goes_down else 0
     if columns:
         items = items // columns * -(-columns // INTEGER_PANEL)
         kept, kept_strides = (kept[:-1], kept_strides[:-1]) if len(kept) > 1 else ((1,), (0,))
