@@ -9,6 +9,7 @@ import torch
 
 from tests.kernels.elem_planner import DTYPES, MiniPlanner, run_op
 from torchipu.ops import view
+from torchipu.optable.host_tensor import HostTensor
 
 SOURCES = {
     "dense": lambda: torch.randn(4, 6, 10), "permuted": lambda: torch.randn(10, 6, 4).permute(2, 1, 0),
@@ -166,3 +167,29 @@ def test_rows_of_any_length_are_turned_around(dtype: torch.dtype, size: int) -> 
     check("flip.default", x, [0, 1])
     check("flip.default", x[:, size // 3 :], [1])
     check("flip.default", x.view(-1), [0])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("last", [1, 2, 3, 7, 8, 9])
+@pytest.mark.parametrize("rows", [1, 2, 255, 256, 257, 700])
+def test_short_runs_are_copied_by_their_columns(dtype: torch.dtype, last: int, rows: int) -> None:
+    torch.manual_seed(rows)
+    x = torch.randint(0, 99, (3, rows, last + 2)).to(dtype)
+    for threads in (1, 3):
+        for target, args in (
+            ("clone.default", (x[..., :last],)), ("clone.default", (x[:, ::2, 2:],)),
+            ("cat.default", ([x[..., :last], x[..., 1:3]], 2)), ("stack.default", ([x[..., 0], x[..., 1]], 2)),
+            ("clone.default", (x[:, :, :1].expand(-1, -1, last),)), ("clone.default", (x[..., :last].transpose(0, 1),)),
+        ):
+            (ours,), (eager,) = run_op(f"aten.{target}", *args, threads=threads)
+            assert torch.equal(ours, eager)
+
+
+@pytest.mark.parametrize("length", [2, 8, 15, 16, 17, 40, 64, 65])
+def test_short_runs_that_go_back_are_converted_from_their_ends(length: int) -> None:
+    plan = MiniPlanner()
+    x, result = torch.randn(7, 9, length), torch.empty(7, 9, length, dtype=torch.float16)
+    held = plan.hold(x)
+    back = HostTensor(held.buffer, length - 1, held.shape, (9 * length, length, -1), held.dtype)
+    view.emit_copy(plan, plan.hold(result), back)
+    assert torch.equal(result, x.flip(-1).half())

@@ -243,7 +243,7 @@ def test_sizes_around_vectors_and_blocks_are_exact(shape: tuple[int, ...]) -> No
     assert torch.equal(ours, eager)
 
 
-@pytest.mark.parametrize("last", [*range(1, 10), 16, 17])
+@pytest.mark.parametrize("last", [*range(1, 10), 15, 16, 17, 31, 63, 64, 65])
 def test_short_runs_of_strided_operands_are_exact(last: int) -> None:
     torch.manual_seed(last)
     whole = torch.randn(5, 41, 2 * last + 1)

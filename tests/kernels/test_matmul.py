@@ -280,3 +280,30 @@ def test_addmm_of_few_rows_and_large_weights_adds_any_bias(shape: tuple[int, ...
         torch.testing.assert_close(results[0].double(), expected, atol=bound(700) * 4, rtol=1e-5)
         assert torch.equal(results[0], results[1])
         assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize(("rows", "columns", "inner"), [
+    (3, 1, 3), (1, 3, 3), (3, 3, 3), (4, 4, 4), (4, 1, 4), (2, 2, 2), (1, 1, 16), (16, 1, 1), (1, 16, 1), (2, 8, 2),
+    (5, 3, 3),
+])
+@pytest.mark.parametrize("batch", [15, 16, 17, 31, 32, 33, 64, 129])
+def test_small_matrices_of_a_batch_are_multiplied_as_each_by_itself(
+    rows: int, columns: int, inner: int, batch: int,
+) -> None:
+    torch.manual_seed(batch)
+    a, b = torch.randn(batch, rows, inner), torch.randn(batch, inner, columns)
+    a[3, 0, 0], b[5, 0, 0] = float("nan"), float("inf")
+    shapes = [((batch, rows, columns), DType.FLOAT)]
+    expected = torch.bmm(a.double(), b.double())
+    for left, right in (
+        (a, b), (a.mT.contiguous().mT, b), (a, b.mT.contiguous().mT), (torch.cat([a, a], 2)[:, :, :inner], b),
+    ):
+        (product,) = run_op("aten.bmm.default", {"self": left, "mat2": right}, {}, shapes, 2)
+        torch.testing.assert_close(product.double(), expected, atol=1e-5, rtol=1e-5, equal_nan=True)
+    (shared,) = run_op("aten.bmm.default", {"self": a[:1].expand_as(a), "mat2": b}, {}, shapes, 3)
+    torch.testing.assert_close(
+        shared.double(), torch.bmm(a[:1].expand_as(a).double(), b.double()), atol=1e-5, rtol=1e-5, equal_nan=True,
+    )
+    (one,) = run_op("aten.mm.default", {"self": a[-1], "mat2": b[-1]}, {}, [((rows, columns), DType.FLOAT)], 1)
+    (product,) = run_op("aten.bmm.default", {"self": a, "mat2": b}, {}, shapes, 1)
+    torch.testing.assert_close(product[-1], one, atol=1e-6, rtol=1e-6)

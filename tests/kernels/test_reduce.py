@@ -187,3 +187,71 @@ def test_variance_of_numbers_far_from_zero_does_not_cancel() -> None:
     x = torch.randn(20, 5000) + 1000
     (ours,), _ = run_op("aten.var.correction", x, [1], correction=1)
     torch.testing.assert_close(ours.double(), x.double().var(1), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("layout", ["dense", "sliced", "transposed", "expanded"])
+def test_integers_of_any_type_are_reduced_as_they_lie(dtype: torch.dtype, dims: tuple[int, ...], layout: str) -> None:
+    torch.manual_seed(7)
+    limits = torch.iinfo(torch.uint8 if dtype is torch.bool else dtype)
+    x = torch.randint(max(limits.min, -(2**62)), min(limits.max, 2**62), (5, 37, 300), dtype=torch.int64)
+    x = x.remainder(2) == 0 if dtype is torch.bool else x.to(dtype)
+    x = {
+        "dense": x, "sliced": x[:, ::2, 11:-22], "transposed": x.permute(2, 0, 1),
+        "expanded": x[:, :1].expand(-1, 9, -1),
+    }[layout]
+    calls: list[tuple[str, tuple[object, ...]]] = [("aten.amax.default", (x, dims)), ("aten.amin.default", (x, dims))]
+    calls += [("aten.sum.dim_IntList", (x, dims))]
+    calls += [("aten.prod.dim_int", (x, dims[0]))] if len(dims) == 1 else []
+    calls += [("aten.any.dims", (x, dims)), ("aten.all.dims", (x, dims))] if dtype is torch.bool else []
+    for target, args in calls:
+        (ours,), (eager,) = run_op(target, *args)
+        assert torch.equal(ours, eager), target
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("columns", [1, 2, 31, 255, 256, 257, 513])
+def test_extremes_of_columns_of_integers_reach_the_ends_of_their_type(dtype: torch.dtype, columns: int) -> None:
+    limits = torch.iinfo(dtype)
+    x = torch.zeros(6, columns, dtype=dtype)
+    x[2, ::2], x[4, 1::3] = limits.max, limits.min
+    for values in (x, torch.full_like(x, limits.max), torch.full_like(x, limits.min)):
+        for target in ("aten.amax.default", "aten.amin.default"):
+            (ours,), (eager,) = run_op(target, values, (0,))
+            assert torch.equal(ours, eager)
+
+
+@pytest.mark.parametrize("columns", range(1, 10))
+@pytest.mark.parametrize("rows", [2, 9, 31, 32, 33, 70])
+@pytest.mark.parametrize("target", ["sum.dim_IntList", "amax.default", "amin.default"])
+def test_a_few_columns_beside_those_of_other_rows_are_exact(columns: int, rows: int, target: str) -> None:
+    """Sums of whole numbers have no rounding; a NaN wins in its column alone."""
+    torch.manual_seed(rows)
+    x = torch.randint(-99, 99, (23, rows, columns)).float()
+    x[3, rows // 2, columns // 2] = math.nan
+    check(target, x, (1,), rtol=0, atol=0)
+    check(target, x[::2, :, : max(1, columns - 1)], (1,), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 15, 16, 33, 100, 2047, 2049, 40_000])
+def test_rows_of_halves_are_added_as_they_lie(length: int) -> None:
+    """Sums of whole numbers have no rounding but that of the result."""
+    torch.manual_seed(length)
+    x = torch.randint(-5, 5, (3, 5, length)).half()
+    for rows in (x, x[:, 1:4], x[::2], x[0, 0]):
+        check("sum.dim_IntList", rows, (rows.dim() - 1,), rtol=0, atol=0)
+        check("mean.dim", rows, (rows.dim() - 1,))
+    check("sum.default", x, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("length", [9, 16, 17, 31, 32, 33, 64, 200])
+def test_products_and_extremes_of_rows_join_their_lanes(length: int) -> None:
+    torch.manual_seed(length)
+    x = torch.randn(50, length) + 0.5 * torch.randn(50, length).sign()
+    (ours,), _ = run_op("aten.prod.dim_int", x, 1)
+    torch.testing.assert_close(ours.double(), x.double().prod(1), rtol=1e-5, atol=1e-30)
+    x[torch.arange(50), torch.arange(50) % length] = 9.0
+    x[::7, length - 1] = math.nan
+    check("amax.default", x, (1,), rtol=0, atol=0)
+    check("amin.default", -x, (1,), rtol=0, atol=0)

@@ -32,6 +32,10 @@ static __attribute__((noinline)) void FN(copy_run)(char *dst, const char *src, i
     default: TI_COPY_LOOP(uint64_t); break;
   }
 }
+#ifndef TORCHIPU_COPY
+#define TORCHIPU_COPY
+enum { TI_SHORT_COPY = 8, TI_COPY_ROWS = 256 };
+#endif
 TI_KERNEL(copy) {
   (void)scalars, (void)scratch;
   const copy_ints *const p = (const copy_ints *)ints;
@@ -46,7 +50,16 @@ TI_KERNEL(copy) {
   }
   for (int64_t todo = end - begin; todo > 0;) {
     int64_t run = shape[last] - index[last] < todo ? shape[last] - index[last] : todo;
-    FN(copy_run)(args[0] + dst * size, args[1] + src * size, ds[last], ss[last], run, size);
+    if (run <= TI_SHORT_COPY && run == shape[last] && ndim > 1) {
+      /* whole short runs by their columns: to go to one takes longer than what it holds; few enough to stay in a cache */
+      const int64_t rows = ti_min(ti_min(shape[last - 1] - index[last - 1], todo / run), TI_COPY_ROWS);
+      for (int64_t j = 0; j < run; j++)
+        FN(copy_run)(args[0] + (dst + j * ds[last]) * size, args[1] + (src + j * ss[last]) * size, ds[last - 1], ss[last - 1], rows, size);
+      todo -= (rows - 1) * run;
+      dst += (rows - 1) * ds[last - 1];
+      src += (rows - 1) * ss[last - 1];
+      index[last - 1] += rows - 1;
+    } else FN(copy_run)(args[0] + dst * size, args[1] + src * size, ds[last], ss[last], run, size);
     todo -= run;
     dst -= index[last] * ds[last];
     src -= index[last] * ss[last];

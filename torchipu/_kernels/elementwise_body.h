@@ -6,10 +6,12 @@
 #include "rounding_body.h"
 #define HALF_VL (VL / 2)
 typedef int64_t FN(vl) __attribute__((vector_size(VL * 4), aligned(8), may_alias));
+typedef uint64_t FN(vul) __attribute__((vector_size(VL * 4), aligned(8), may_alias));
 typedef uint8_t FN(vb) __attribute__((vector_size(VL / 2), aligned(1), may_alias));
 typedef double FN(vd) __attribute__((vector_size(VL * 4), aligned(8), may_alias));
 typedef float FN(vh) __attribute__((vector_size(VL * 2), aligned(4), may_alias));
 #define L FN(vl)
+#define UL FN(vul)
 #define B8 FN(vb)
 
 /* d: result; pa, pb, pc: operands; ma, mb, mc: -1, or 0 for an operand that is one value repeated; k: constants. */
@@ -296,17 +298,26 @@ static int FN(f_dropout_grad)(TI_ARGS) {
     FN(store_part)((float *)d + i, FN(load_part)(a + (i & ma), n - i) * FN(sel)(FN(mask_part)(b + i, n - i), K0, ZERO), n - i);
   return 0;
 }
-static int FN(l_where)(TI_ARGS) {
-  TI_UNUSED;
-  const uint8_t *a = (const uint8_t *)pa; const int64_t *b = (const int64_t *)pb, *c = (const int64_t *)pc;
-  for (long i = 0; i < n; i++) ((int64_t *)d)[i] = a[i] ? b[i & mb] : c[i & mc];
-  return 0;
-}
-static int FN(b_where)(TI_ARGS) {
-  TI_UNUSED;
-  for (long i = 0; i < n; i++) d[i] = pa[i] ? pb[i] : pc[i];
-  return 0;
-}
+/* Without a branch on each condition: those may come in any order. bools: as many bytes as V has lanes */
+#define TI_WHERE(name, T, V, bools) \
+  static int FN(name)(TI_ARGS) { \
+    TI_UNUSED; \
+    const T *const b = (const T *)pb, *const c = (const T *)pc; \
+    const long lanes = (long)(sizeof(V) / sizeof(T)); \
+    long i = 0; \
+    for (; i + lanes <= n; i += lanes) { \
+      const V taken = (V)(__builtin_convertvector(*(const bools *)(pa + i), V) != 0); \
+      *(V *)((T *)d + i) = (taken & *(const V *)(b + (i & mb))) | (~taken & *(const V *)(c + (i & mc))); \
+    } \
+    for (; i < n; i++) ((T *)d)[i] = pa[i] ? b[i & mb] : c[i & mc]; \
+    return 0; \
+  }
+typedef uint16_t FN(vs) __attribute__((vector_size(VL * 4), aligned(2), may_alias));
+typedef uint8_t FN(vc) __attribute__((vector_size(VL * 4), aligned(1), may_alias));
+typedef uint8_t FN(bools_s) __attribute__((vector_size(VL * 2), aligned(1), may_alias));
+TI_WHERE(l_where, int64_t, L, B8)
+TI_WHERE(s_where, uint16_t, FN(vs), FN(bools_s))
+TI_WHERE(b_where, uint8_t, FN(vc), FN(vc))
 static int FN(b_copy)(TI_ARGS) { TI_UNUSED; memcpy(d, pa, (size_t)n); return 0; }
 
 /* ------------------------------------------------------------------ conversions between classes */
@@ -346,15 +357,15 @@ static int FN(f_round_half)(TI_ARGS) {
 
 /* ------------------------------------------------------------------ integers; they wrap as eager's do */
 TI_L(copy, A)
-TI_L(wrap_int, (A << 32) >> 32)
-TI_L(wrap_short, (A << 48) >> 48)
-TI_L(wrap_char, (A << 56) >> 56)
+TI_L(wrap_int, (L)((UL)A << 32) >> 32)
+TI_L(wrap_short, (L)((UL)A << 48) >> 48)
+TI_L(wrap_char, (L)((UL)A << 56) >> 56)
 TI_L(wrap_uchar, A & 255)
-TI_L(add, (L)((FN(vl))A + B))
-TI_L(sub, A - B)
-TI_L(mul, A *B)
-TI_L(neg, -A)
-TI_L(abs, (A ^ (A >> 63)) - (A >> 63))
+TI_L(add, (L)((UL)A + (UL)B))
+TI_L(sub, (L)((UL)A - (UL)B))
+TI_L(mul, (L)((UL)A *(UL)B))
+TI_L(neg, (L)((UL){0} - (UL)A))
+TI_L(abs, (L)((UL)(A ^ (A >> 63)) - (UL)(A >> 63)))
 TI_L(sign, (A >> 63) | ((A > 0) & 1))
 TI_L(max, ((A > B) & A) | (~(A > B) & B))
 TI_L(min, ((A < B) & A) | (~(A < B) & B))
@@ -375,6 +386,7 @@ TI_SCALAR(l, int64_t, int64_t, pow, {
   else { for (int64_t e = B; e; e >>= 1) { if (e & 1) power *= base; base *= base; } R = (int64_t)power; }
 })
 
+#include "elementwise_narrow_body.h"
 #include "elementwise_special_body.h"
 #include "elementwise_operands_body.h"
 
@@ -389,10 +401,12 @@ static int (*const FN(instructions)[])(TI_ARGS) = {
 #undef X
 };
 
-/* Fills a constant's cache line, or the whole register of a bool. */
+/* Fills a constant's cache line, or the whole register of a bool or another byte. */
 static void FN(fill_constant)(char *reg, int dtype, int64_t integer, double number, int64_t block) {
   if (dtype <= TI_HALF) for (int i = 0; i < VL; i++) ((float *)reg)[i] = (float)number;
-  else if (dtype == TI_BOOL) memset(reg, integer != 0, (size_t)block);
+  else if (dtype == TI_BOOL) memset(reg, (int)(integer & 255), (size_t)block);
+  else if (dtype == TI_INT) for (int i = 0; i < VL; i++) ((int32_t *)reg)[i] = (int32_t)integer;
+  else if (dtype == TI_SHORT) for (int i = 0; i < 2 * VL; i++) ((int16_t *)reg)[i] = (int16_t)integer;
   else for (int i = 0; i < HALF_VL; i++) ((int64_t *)reg)[i] = integer;
 }
 
@@ -421,7 +435,7 @@ TI_KERNEL(chain) {
         mask[s] = dtype == TI_BOOL ? -1 : 0;
         break;
       case TI_SLOT_KIND_UNIFORM:
-        FN(load_run)(at[s], args[slot->argument], dtype, 0, dtype == TI_BOOL ? block : dtype <= TI_HALF ? VL : HALF_VL);
+        FN(load_run)(at[s], args[slot->argument], dtype, 0, dtype == TI_BOOL ? block : VL * 4 / FN(register_bytes)(dtype));
         mask[s] = dtype == TI_BOOL ? -1 : 0;
         break;
       default: break;
@@ -466,6 +480,7 @@ TI_KERNEL(chain) {
   return TI_OK;
 }
 #undef L
+#undef UL
 #undef B8
 #undef HALF_VL
 #undef ZERO
@@ -479,6 +494,7 @@ TI_KERNEL(chain) {
 #undef TI_LB
 #undef TI_B
 #undef TI_SCALAR
+#undef TI_WHERE
 #undef TI_CHECK_DIVISOR
 #undef TI_LOAD_LOOP
 #undef TI_STORE_LOOP

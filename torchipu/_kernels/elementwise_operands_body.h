@@ -15,11 +15,21 @@ static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, lo
       const VF one = FN(set)(_cvtsh_ss(*(const uint16_t *)src));
       for (; i < n; i += VL) FN(store_most)(out + i, one, n - i);
     }
-    if (stride == 1) for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
+    if (stride == 1) {
+      for (; i + 32 <= n; i += 32) {
+        /* what the next block reads: operands take turns, and the processor does not see a stream in any of them */
+        _mm_prefetch(src + 2 * i + 2048, _MM_HINT_T0);
+        for (long j = i; j < i + 32; j += VL) FN(store)(out + j, FN(from_half)((const uint16_t *)src + j));
+      }
+      for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
+    }
     for (; i < n; i++) out[i] = _cvtsh_ss(((const uint16_t *)src)[i * stride]);
   } else if (dtype == TI_BOOL) {
     uint8_t *out = (uint8_t *)d;
     TI_LOAD_LOOP(uint8_t, x)
+  } else if (dtype == TI_HALFWORD) {
+    uint16_t *out = (uint16_t *)d;
+    TI_LOAD_LOOP(uint16_t, x)
   } else {
     int64_t *out = (int64_t *)d;
     switch (dtype) {
@@ -46,6 +56,9 @@ static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, l
   } else if (dtype == TI_BOOL) {
     const uint8_t *in = (const uint8_t *)s;
     TI_STORE_LOOP(uint8_t)
+  } else if (dtype == TI_HALFWORD) {
+    const uint16_t *in = (const uint16_t *)s;
+    TI_STORE_LOOP(uint16_t)
   } else {
     const int64_t *in = (const int64_t *)s;
     switch (dtype) {
@@ -58,11 +71,15 @@ static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, l
   }
 }
 static inline int FN(host_bytes)(int dtype) {
-  static const int bytes[] = {4, 2, 1, 8, 4, 2, 1, 1};
+  static const int bytes[] = {4, 2, 1, 8, 4, 2, 1, 1, 2};
   return bytes[dtype];
 }
-static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : 8; }
+static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : dtype == TI_HALFWORD ? 2 : 8; }
 
+#ifndef TORCHIPU_SHORT_RUNS
+#define TORCHIPU_SHORT_RUNS
+enum { TI_SHORT_RUN = 64 };
+#endif
 /* Loads short runs of floats, all of the same length: to go to one by itself takes longer than what it holds. */
 TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {
   for (long r = 0; r < runs; r++, d += length, s += apart)
@@ -74,7 +91,15 @@ static void FN(load_short)(float *d, const float *s, int64_t apart, int64_t stri
     case 2: FN(load_short_as)(d, s, apart, stride, runs, 2); break;
     case 3: FN(load_short_as)(d, s, apart, stride, runs, 3); break;
     case 4: FN(load_short_as)(d, s, apart, stride, runs, 4); break;
-    default: FN(load_short_as)(d, s, apart, stride, runs, length);
+    default:
+      if ((stride != 0 && stride != 1) || length < VL) { FN(load_short_as)(d, s, apart, stride, runs, length); return; }
+      for (long r = 0; r < runs; r++, d += length, s += apart) {
+        /* the last vector ends where the run does */
+        for (int64_t i = 0; i < length; i += VL) {
+          const int64_t at = ti_min(i, length - VL);
+          FN(store)(d + at, stride ? FN(load)(s + at) : FN(set)(*s));
+        }
+      }
   }
 }
 /* Moves elements [start, start + n) of a strided operand to a register (or back), run by run. */
@@ -90,7 +115,7 @@ static void FN(walk)(char *reg, char *base, const chain_slot *slot, int64_t star
   }
   /* what repeats is loaded once and doubled in the register */
   long todo = !storing && ndim > 1 && strides[0] == 0 && period < n ? (long)period : n, done = 0;
-  const int last = ndim - 1, are_short = !storing && dtype == TI_FLOAT && ndim > 1 && shape[last] <= VL;
+  const int last = ndim - 1, are_short = !storing && dtype == TI_FLOAT && ndim > 1 && shape[last] <= TI_SHORT_RUN;
   while (done < todo) {
     long run = (long)(shape[last] - index[last]);
     if (run > todo - done) run = todo - done;

@@ -315,3 +315,42 @@ TI_KERNEL(matmul_dots) {
   }
   return TI_OK;
 }
+
+/* Elements of a matrix, number by number, of many matrices beside each other; or back. */
+enum { FN(SMALL_LANES) = 4 * VL };  /* more than a vector's: what is written an element at a time has left for the cache by then */
+typedef float FN(small_lanes)[TI_SMALL_ELEMENTS][FN(SMALL_LANES)];
+static int FN(small_places)(int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t *places) {
+  int n = 0;
+  for (int64_t i = 0; i < rows; i++) for (int64_t j = 0; j < columns; j++) places[n++] = i * row + j * column;
+  return n;
+}
+TI_INLINE void FN(spread_small)(FN(small_lanes) to, const float *s, int64_t apart, const int64_t *places, int elements, int64_t lanes) {
+  for (int64_t lane = 0; lane < lanes; lane++, s += apart)
+    for (int e = 0; e < elements; e++) to[e][lane] = s[places[e]];
+}
+/* Small matrices of a batch, one in each lane: of a register tile they would fill a corner. Summands in their order. */
+TI_KERNEL(matmul_small) {
+  const matmul_small_ints *const p = (const matmul_small_ints *)ints;
+  const int M = (int)p->rows, N = (int)p->columns, K = (int)p->inner;
+  int64_t of_left[TI_SMALL_ELEMENTS], of_right[TI_SMALL_ELEMENTS];
+  const int lefts = FN(small_places)(M, K, p->left_row, p->left_column, of_left);
+  const int rights = FN(small_places)(K, N, p->right_row, p->right_column, of_right), results = M * N;
+  FN(small_lanes) a = {{0}}, b = {{0}}, c;
+  (void)scalars; (void)scratch;
+  for (int64_t item = begin; item < end; item += FN(SMALL_LANES)) {
+    const int64_t lanes = ti_min(FN(SMALL_LANES), end - item);
+    FN(spread_small)(a, (const float *)args[1] + item * p->left_batch, p->left_batch, of_left, lefts, lanes);
+    FN(spread_small)(b, (const float *)args[2] + item * p->right_batch, p->right_batch, of_right, rights, lanes);
+    for (int i = 0; i < M; i++)
+      for (int j = 0; j < N; j++)
+        for (int64_t lane = 0; lane < lanes; lane += VL) {
+          VF sum = FN(set)(0);
+          for (int k = 0; k < K; k++) sum = FN(fma)(FN(load)(a[i * K + k] + lane), FN(load)(b[k * N + j] + lane), sum);
+          FN(store)(c[i * N + j] + lane, sum);
+        }
+    float *out = (float *)args[0] + item * results;
+    for (int64_t lane = 0; lane < lanes; lane++)
+      for (int e = 0; e < results; e++) *out++ = c[e][lane];
+  }
+  return TI_OK;
+}

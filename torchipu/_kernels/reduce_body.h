@@ -66,32 +66,49 @@ static inline int FN(joining)(int mode) {
 static inline double FN(neutral)(int mode) {
   return mode == TI_FOLDING_PRODUCT ? 1. : mode == TI_FOLDING_LARGEST ? -INFINITY : mode == TI_FOLDING_SMALLEST ? INFINITY : 0.;
 }
-/* Reduces up to 2048 neighbours. */
-TI_INLINE double FN(reduce_block)(const float *x, long n, const int mode) {
+/* What the lanes of a vector make together: products in doubles, as those of parts. */
+TI_INLINE double FN(join_lanes)(VF all, const int mode) {
+  if (mode == TI_FOLDING_SUM) return FN(sum_lanes)(all);
+  if (mode == TI_FOLDING_PRODUCT) {
+    double each[VL];
+    for (int j = 0; j < VL; j++) each[j] = all[j];
+#pragma GCC unroll 4
+    for (int half = VL / 2; half > 0; half /= 2)
+      for (int j = 0; j < half; j++) each[j] *= each[j + half];
+    return each[0];
+  }
+  VI lanes;
+  for (int j = 0; j < VL; j++) lanes[j] = j;
+#pragma GCC unroll 4
+  for (int half = VL / 2; half > 0; half /= 2) all = FN(combine)(all, __builtin_shuffle(all, lanes ^ half), mode);
+  return all[0];
+}
+/* Reduces up to 2048 neighbours, halves or floats. */
+TI_INLINE double FN(reduce_block)(const void *from, long n, const int mode, const int is_half) {
+  const float *const x = (const float *)from;
+  const uint16_t *const h = (const uint16_t *)from;
   const VF start = FN(set)((float)FN(neutral)(mode));
   VF a[4] = {start, start, start, start};
   long i = 0;
   for (; i + 4 * VL <= n; i += 4 * VL)
-    for (int j = 0; j < 4; j++) a[j] = FN(combine)(a[j], FN(load)(x + i + j * VL), mode);
-  for (; i + VL <= n; i += VL) a[0] = FN(combine)(a[0], FN(load)(x + i), mode);
+    for (int j = 0; j < 4; j++)
+      a[j] = FN(combine)(a[j], is_half ? FN(from_half)(h + i + j * VL) : FN(load)(x + i + j * VL), mode);
+  for (; i + VL <= n; i += VL) a[0] = FN(combine)(a[0], is_half ? FN(from_half)(h + i) : FN(load)(x + i), mode);
   if (i < n) {
     /* lanes past the end keep their accumulator */
-    a[1] = FN(sel)(FN(first)(n - i), FN(combine)(a[1], FN(load_part)(x + i, n - i), mode), a[1]);
+    uint16_t lanes[VL] = {0};
+    if (is_half) memcpy(lanes, h + i, (size_t)(n - i) * sizeof *h);
+    const VF rest = is_half ? FN(from_half)(lanes) : FN(load_part)(x + i, n - i);
+    a[1] = FN(sel)(FN(first)(n - i), FN(combine)(a[1], rest, mode), a[1]);
   }
   const int join = FN(joining)(mode);
-  VF all = FN(combine)(FN(combine)(a[0], a[1], join), FN(combine)(a[2], a[3], join), join);
-  if (join == TI_FOLDING_SUM) return FN(sum_lanes)(all);
-  float lanes[VL];
-  FN(store)(lanes, all);
-  double r = lanes[0];
-  for (int j = 1; j < VL; j++) r = FN(combine1)(r, lanes[j], join);
-  return r;
+  return FN(join_lanes)(FN(combine)(FN(combine)(a[0], a[1], join), FN(combine)(a[2], a[3], join), join), join);
 }
 TI_INLINE double FN(reduce_run_as)(const float *x, int64_t stride, int64_t n, const int mode) {
   double r = FN(neutral)(mode);
   if (stride == 1) {
     for (int64_t i = 0; i < n; i += 2048)
-      r = FN(combine1)(r, FN(reduce_block)(x + i, (long)(n - i < 2048 ? n - i : 2048), mode), FN(joining)(mode));
+      r = FN(combine1)(r, FN(reduce_block)(x + i, (long)(n - i < 2048 ? n - i : 2048), mode, 0), FN(joining)(mode));
     return r;
   }
   for (int64_t i = 0; i < n; i++) r = FN(combine1)(r, x[i * stride], mode);
@@ -108,15 +125,22 @@ static double FN(reduce_run)(const float *x, int64_t stride, int64_t n, int mode
     default: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST_MAGNITUDE);
   }
 }
+static double FN(reduce_halves)(const uint16_t *x, int64_t n) {
+  double r = 0;
+  for (int64_t i = 0; i < n; i += 2048) r += FN(reduce_block)(x + i, (long)(n - i < 2048 ? n - i : 2048), TI_FOLDING_SUM, 1);
+  return r;
+}
 /* Rows of a few values each, points or boxes: a row in each lane, for a vector of its own would be all but empty. */
-TI_INLINE void FN(reduce_few_as)(
-  float *out, const float *x, int64_t apart, int64_t stride, int64_t n, int64_t rows, double scale, int root, const int mode) {
+TI_INLINE void FN(reduce_few_as)(float *out, const float *x, const reduce_ints *p, int64_t begin, int64_t end, double scale, const int mode) {
   const VF start = FN(set)((float)FN(neutral)(mode));
-  float beside[TI_REDUCE_FEW * VL] = {0.f};
-  for (int64_t row = 0; row < rows; row += VL, x += VL * apart) {
-    const int64_t lanes = ti_min(VL, rows - row);
-    for (int64_t i = 0; i < n; i++)
-      for (int64_t lane = 0; lane < lanes; lane++) beside[i * VL + lane] = x[lane * apart + i * stride];
+  const int64_t n = p->total, stride = p->reduced.strides[0];
+  const int root = (int)p->root;
+  float beside[TI_REDUCE_SHORT * VL] = {0.f};
+  int64_t index[TI_REDUCE_DIMS], place = FN(offset_of)(begin, &p->kept, index);
+  for (int64_t row = begin; row < end; row += VL) {
+    const int64_t lanes = ti_min(VL, end - row);
+    for (int64_t lane = 0; lane < lanes; lane++, place = FN(next_place)(place, &p->kept, index))
+      for (int64_t i = 0; i < n; i++) beside[i * VL + lane] = x[place + i * stride];
     VF a[2] = {start, start};
     for (int64_t i = 0; i < n; i++) a[i & 1] = FN(combine)(a[i & 1], FN(load)(beside + i * VL), mode);
     VF r = FN(combine)(a[0], a[1], FN(joining)(mode));
@@ -129,12 +153,11 @@ TI_INLINE void FN(reduce_few_as)(
     FN(store_part)(out + row, r, lanes);
   }
 }
-static void FN(reduce_few)(
-  float *out, const float *x, int64_t apart, int64_t stride, int64_t n, int64_t rows, double scale, int root, int mode) {
-#define TI_CASE(m) case TI_FOLDING_##m: FN(reduce_few_as)(out, x, apart, stride, n, rows, scale, root, TI_FOLDING_##m); break;
-  switch (mode) {
+static void FN(reduce_few)(float *out, const float *x, const reduce_ints *p, int64_t begin, int64_t end, double scale) {
+#define TI_CASE(m) case TI_FOLDING_##m: FN(reduce_few_as)(out, x, p, begin, end, scale, TI_FOLDING_##m); break;
+  switch (p->folding) {
     TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
-    default: FN(reduce_few_as)(out, x, apart, stride, n, rows, scale, root, TI_FOLDING_LARGEST_MAGNITUDE);
+    default: FN(reduce_few_as)(out, x, p, begin, end, scale, TI_FOLDING_LARGEST_MAGNITUDE);
   }
 #undef TI_CASE
 }
@@ -142,38 +165,42 @@ TI_KERNEL(reduce_rows) {
   (void)scratch;
   const reduce_ints *const p = (const reduce_ints *)ints;
   const double scale = ((const reduce_scalars *)scalars)->scale;
-  const int mode = (int)p->folding;
+  const int mode = (int)p->folding, is_half = (int)p->is_half;
   const int64_t total = p->total, chunk = p->chunk, chunks = p->chunks;
   const reduce_space *const reduced = &p->reduced;
+  const float *const x = (const float *)args[1];
+  const uint16_t *const halves = (const uint16_t *)args[1];
   int64_t index[TI_REDUCE_DIMS];
+  if (is_half && mode != TI_FOLDING_SUM) return TI_TRAP_INTERNAL;
   /* rows of one run each: where a short one lies takes as long to say as what it holds to add up */
-  if (chunks == 1 && reduced->dims == 1 && p->kept.dims == 1) {
-    const float *x = (const float *)args[1] + begin * p->kept.strides[0];
-    if (total <= TI_REDUCE_FEW) {
-      FN(reduce_few)(
-        (float *)args[0] + begin, x, p->kept.strides[0], reduced->strides[0], total, end - begin, scale, (int)p->root, mode);
+  if (chunks == 1 && reduced->dims == 1) {
+    const int64_t stride = reduced->strides[0], apart = p->kept.strides[0];
+    if (!is_half && (total <= TI_REDUCE_FEW || (total <= TI_REDUCE_SHORT && stride != 1))) {
+      FN(reduce_few)((float *)args[0], x, p, begin, end, scale);
       return TI_OK;
     }
-    for (int64_t item = begin; item < end; item++, x += p->kept.strides[0]) {
-      const double run = FN(reduce_run)(x, reduced->strides[0], total, mode);
+    for (int64_t item = begin; item < end && p->kept.dims == 1; item++) {
+      const double run = is_half ? FN(reduce_halves)(halves + item * apart, total) : FN(reduce_run)(x + item * apart, stride, total, mode);
       const double r = FN(combine1)(FN(neutral)(mode), run, FN(joining)(mode)) * scale;
       ((float *)args[0])[item] = (float)(p->root ? sqrt(r) : r);
     }
-    return TI_OK;
+    if (p->kept.dims == 1) return TI_OK;
   }
   int64_t at[TI_REDUCE_DIMS], place = chunks == 1 ? FN(offset_of)(begin, &p->kept, at) : 0;
   for (int64_t item = begin; item < end; item++) {
     const int64_t first = chunks == 1 ? 0 : item % chunks * chunk;
     if (chunks > 1) place = FN(offset_of)(item / chunks, &p->kept, at);
     else if (item > begin) place = FN(next_place)(place, &p->kept, at);
-    const float *x = (const float *)args[1] + place;
     int64_t todo = total - first < chunk ? total - first : chunk, offset = FN(offset_of)(first, reduced, index);
     double r = FN(neutral)(mode);
     while (todo > 0) {
       const int64_t run = ti_min(reduced->shape[reduced->dims - 1] - index[reduced->dims - 1], todo);
-      r = FN(combine1)(r, FN(reduce_run)(x + offset, reduced->strides[reduced->dims - 1], run, mode), FN(joining)(mode));
+      const int64_t from = place + offset;
+      const double part = is_half ? FN(reduce_halves)(halves + from, run)
+                                  : FN(reduce_run)(x + from, reduced->strides[reduced->dims - 1], run, mode);
+      r = FN(combine1)(r, part, FN(joining)(mode));
       todo -= run;
-      offset = FN(next_run)(offset, reduced, index);
+      if (todo > 0) offset = FN(next_run)(offset, reduced, index);
     }
     r *= scale;
     ((float *)args[0])[item] = (float)(p->root ? sqrt(r) : r);
@@ -263,44 +290,7 @@ TI_KERNEL(reduce_columns) {
   return TI_OK;
 }
 
-#define TI_WALK_REDUCTION(name, type, initial, statement) \
-  TI_KERNEL(name) { \
-    (void)scalars, (void)scratch; \
-    const reduce_ints *const p = (const reduce_ints *)ints; \
-    const int mode = (int)p->folding; \
-    const int64_t total = p->total, chunk = p->chunk, chunks = p->chunks; \
-    const reduce_space *const reduced = &p->reduced; \
-    int64_t index[TI_REDUCE_DIMS]; \
-    for (int64_t item = begin; item < end; item++) { \
-      const type *x = (const type *)args[1] + FN(offset_of)(item / chunks, &p->kept, index); \
-      const int64_t first = item % chunks * chunk; \
-      int64_t todo = total - first < chunk ? total - first : chunk, offset = FN(offset_of)(first, reduced, index); \
-      type r = initial; \
-      while (todo > 0) { \
-        const int64_t run = ti_min(reduced->shape[reduced->dims - 1] - index[reduced->dims - 1], todo); \
-        const int64_t stride = reduced->strides[reduced->dims - 1]; \
-        const type *row = x + offset; \
-        statement \
-        todo -= run; \
-        offset = FN(next_run)(offset, reduced, index); \
-      } \
-      ((type *)args[0])[item] = r; \
-    } \
-    return TI_OK; \
-  }
-TI_WALK_REDUCTION(reduce_integers, int64_t,
-  (mode == TI_FOLDING_PRODUCT ? 1 : mode == TI_FOLDING_LARGEST ? INT64_MIN : mode == TI_FOLDING_SMALLEST ? INT64_MAX : 0), {
-  switch (mode) {
-    case TI_FOLDING_SUM: for (int64_t i = 0; i < run; i++) r = (int64_t)((uint64_t)r + (uint64_t)row[i * stride]); break;
-    case TI_FOLDING_PRODUCT: for (int64_t i = 0; i < run; i++) r = (int64_t)((uint64_t)r * (uint64_t)row[i * stride]); break;
-    case TI_FOLDING_LARGEST: for (int64_t i = 0; i < run; i++) r = row[i * stride] > r ? row[i * stride] : r; break;
-    default: for (int64_t i = 0; i < run; i++) r = row[i * stride] < r ? row[i * stride] : r; break;
-  }
-})
-TI_WALK_REDUCTION(reduce_bools, uint8_t, (mode == TI_FOLDING_SMALLEST), {
-  if (mode == TI_FOLDING_LARGEST) for (int64_t i = 0; i < run; i++) r |= row[i * stride];
-  else for (int64_t i = 0; i < run; i++) r &= row[i * stride];
-})
+#include "reduce_integers_body.h"
 
 TI_KERNEL(arg_rows) {
   (void)scalars, (void)scratch;
@@ -379,4 +369,3 @@ TI_KERNEL(logsumexp_rows) {
 #undef TI_VECTORS
 #undef TI_COLUMNS
 #undef TI_CASE
-#undef TI_WALK_REDUCTION

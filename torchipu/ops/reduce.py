@@ -58,7 +58,7 @@ def fold(folding: Folding, *, mean: bool = False) -> Emitter:
             scale = 1.0 if not mean else 1.0 / count if count else math.nan
             emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, folding, scale=scale)
             return
-        held = plan.value(source, DType.LONG, contiguous=False)
+        held = plan.value(source, contiguous=False)
         emit_exact(plan, REDUCE_INTEGERS, plan.output(result, DType.LONG), held, dims, folding)
 
     return emit

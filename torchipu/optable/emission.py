@@ -21,6 +21,7 @@ from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.chain import NATIVE, Chain, Node, Value, class_of
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse
+from torchipu.optable.narrowing import WIDTHS, copy_of, narrowed
 from torchipu.optable.overwriting import may_refuse, overwritten
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.samples import Samples
@@ -30,7 +31,14 @@ DTYPE_CODES = {
     DType.FLOAT: 0, DType.HALF: 1, DType.BOOL: 2, DType.LONG: 3, DType.INT: 4, DType.SHORT: 5, DType.CHAR: 6,
     DType.UNSIGNED_CHAR: 7,
 }
-REGISTER_BYTES = {"f": 4, "l": 8, "b": 1}  # by class
+# How integers come to a register that holds them as they are: as floats, bools and 64-bit integers do.
+AS_THEY_ARE = {
+    DType.INT: DTYPE_CODES[DType.FLOAT], DType.SHORT: 8, DType.CHAR: DTYPE_CODES[DType.BOOL],
+    DType.UNSIGNED_CHAR: DTYPE_CODES[DType.BOOL],
+}
+HELD = {**NATIVE, **{kind: dtype for dtype, kind in WIDTHS.items()}}
+"""The type of what a register of each class holds."""
+REGISTER_BYTES = {kind: dtype.host_bytes for kind, dtype in HELD.items()}
 # Nanoseconds an element costs, roughly; they set the size of a thread's share and nothing else.
 NS_CHEAP, NS_FUNCTION, NS_SCALAR = 0.12, 0.8, 5.0
 FUNCTIONS = frozenset(
@@ -75,16 +83,25 @@ class Emission:
     scalars: list[float] = field(default_factory=list)
     inputs: list[HostTensor] = field(default_factory=list)
     register_kinds: list[str] = field(default_factory=list)
-    free: dict[str, list[int]] = field(default_factory=lambda: {"f": [], "l": [], "b": []})
+    free: dict[str, list[int]] = field(default_factory=lambda: {kind: [] for kind in HELD})
     slot_by_value: dict[int, int] = field(default_factory=dict)
     cost_ns: float = NS_CHEAP
+    nodes: Sequence[Node] = ()
+    codes: dict[DType, int] = field(default_factory=lambda: DTYPE_CODES)
+
+    def __post_init__(self) -> None:
+        self.nodes = self.chain.nodes
+        fewer_bits = narrowed(self.nodes, self.results)
+        if fewer_bits is not None:
+            self.nodes, self.results = fewer_bits
+            self.codes = {**DTYPE_CODES, **AS_THEY_ARE}
 
     def emit(self) -> None:
         """Emit the step."""
         last_use = self._last_uses()
         direct = self._direct_results()
         for number in sorted(last_use):
-            node = self.chain.nodes[number]
+            node = self.nodes[number]
             if self._is_stored_alone(number, last_use):
                 self._emit_rounded_store(number, node, direct)
                 self._release_after(number, node, last_use)
@@ -101,7 +118,7 @@ class Emission:
         """Whether a rounded value goes to one place, as row-major halves, and nowhere else."""
         held = [held for value, held in self.results if value.number == number]
         return (
-            self.chain.nodes[number].operation == "f_round_by" and last_use[number] == number and len(held) == 1
+            self.nodes[number].operation == "f_round_by" and last_use[number] == number and len(held) == 1
             and held[0].dtype is DType.HALF and held[0].is_contiguous
         )
 
@@ -110,7 +127,7 @@ class Emission:
         position = next(place for place, (value, _) in enumerate(self.results) if value.number == number)
         source = self._slot(node.inputs[0], direct)
         random = source if node.random is None else self._random_slot(node.random)
-        target = self._new_slot(Slot(SlotKind.WALK, position, DTYPE_CODES[DType.HALF]))
+        target = self._new_slot(Slot(SlotKind.WALK, position, self.codes[DType.HALF]))
         self._add("x_round_store", target, source, random, source, len(self.scalars))
         self.scalars.extend(node.scalars)
         self.cost_ns += NS_CHEAP
@@ -123,15 +140,15 @@ class Emission:
     def _random_slot(self, random: HostTensor) -> int:
         self.inputs.append(random)
         argument = len(self.results) + len(self.inputs) - 1
-        return self._new_slot(Slot(SlotKind.WALK, argument, DTYPE_CODES[DType.LONG]))
+        return self._new_slot(Slot(SlotKind.WALK, argument, self.codes[DType.LONG]))
 
     def _last_uses(self) -> dict[int, int]:
         """Return for each value that is needed the number of the last instruction that reads it."""
         last: dict[int, int] = {value.number: value.number for value, _ in self.results}
-        for number in range(len(self.chain.nodes) - 1, -1, -1):
+        for number in range(len(self.nodes) - 1, -1, -1):
             if number not in last:
                 continue
-            for value in self.chain.nodes[number].inputs:
+            for value in self.nodes[number].inputs:
                 last[value.number] = max(last.get(value.number, -1), number)
         return last
 
@@ -139,10 +156,10 @@ class Emission:
         """Return the result that each value is written to in place, by number of the value."""
         direct: dict[int, int] = {}
         for position, (value, held) in enumerate(self.results):
-            node = self.chain.nodes[value.number]
+            node = self.nodes[value.number]
             if not (node.operation or (node.operand is not None and self._is_walked(node.kind, node.operand))):
                 continue
-            if held.dtype is NATIVE[value.kind] and held.is_contiguous:
+            if held.dtype is HELD[value.kind] and held.is_contiguous:
                 direct.setdefault(value.number, position)
         return direct
 
@@ -150,7 +167,7 @@ class Emission:
     def _is_walked(kind: str, held: HostTensor) -> bool:
         """Whether an operand is loaded into a register first: it has another type, or neighbours lie apart."""
         repeated = not any(collapse(held.shape, held.strides)[1][0])
-        return not repeated and not (held.dtype is NATIVE[kind] and held.is_contiguous)
+        return not repeated and not (held.dtype is HELD[kind] and held.is_contiguous)
 
     def _emit_instruction(self, number: int, node: Node, last_use: dict[int, int], direct: dict[int, int]) -> None:
         operands = [self._slot(value, direct) for value in node.inputs]
@@ -161,7 +178,7 @@ class Emission:
                 self._release(value.number)  # the result may take its place: elements are read before written
         if number in direct:
             held = self.results[direct[number]][1]
-            result = self._new_slot(Slot(SlotKind.DIRECT, direct[number], DTYPE_CODES[held.dtype]))
+            result = self._new_slot(Slot(SlotKind.DIRECT, direct[number], self.codes[held.dtype]))
         else:
             result = self._register(node.kind)
         self.slot_by_value[number] = result
@@ -187,15 +204,15 @@ class Emission:
                 self._slot(value, direct)  # an operand that nothing has read yet is loaded into its place
                 continue
             source = self._slot(value, direct)
-            if held.dtype is NATIVE[value.kind] and held.is_contiguous:
-                target = self._new_slot(Slot(SlotKind.DIRECT, position, DTYPE_CODES[held.dtype]))
-                self._add(f"{value.kind}_copy", target, source, source, source, 0)
+            if held.dtype is HELD[value.kind] and held.is_contiguous:
+                target = self._new_slot(Slot(SlotKind.DIRECT, position, self.codes[held.dtype]))
+                self._add(copy_of(value.kind), target, source, source, source, 0)
             else:
                 target = self._walk_slot(position, held)
                 # A repeated constant is not a whole register: spread it first.
-                if self.slots[source].kind in (SlotKind.CONSTANT, SlotKind.UNIFORM) and value.kind != "b":
+                if self.slots[source].kind in (SlotKind.CONSTANT, SlotKind.UNIFORM) and REGISTER_BYTES[value.kind] > 1:
                     spread = self._register(value.kind)
-                    self._add(f"{value.kind}_copy", spread, source, source, source, 0)
+                    self._add(copy_of(value.kind), spread, source, source, source, 0)
                     source = spread
                 self._add("x_store", target, source, source, source, 0)
             self.cost_ns += NS_CHEAP
@@ -204,13 +221,13 @@ class Emission:
         """Return the slot that holds a value, loading it when it is first needed."""
         if value.number in self.slot_by_value:
             return self.slot_by_value[value.number]
-        node = self.chain.nodes[value.number]
+        node = self.nodes[value.number]
         if node.constant is not None:
             integer, place = (0, len(self.scalars)) if node.kind == "f" else (int(node.constant), 0)
             if node.kind == "f":
                 self.scalars.append(node.constant)
             slot = self._new_slot(Slot(
-                SlotKind.CONSTANT, 0, DTYPE_CODES[NATIVE[node.kind]], (integer, place), (),
+                SlotKind.CONSTANT, 0, _code_of_constant(node.kind), (integer, place), (),
                 self._new_register(f"constant {node.kind}"),
             ))
         else:
@@ -225,15 +242,15 @@ class Emission:
         _, (strides,) = collapse(held.shape, held.strides)
         if not any(strides):
             return self._new_slot(Slot(
-                SlotKind.UNIFORM, argument, DTYPE_CODES[held.dtype], (), (), self._new_register(f"constant {kind}"),
+                SlotKind.UNIFORM, argument, self.codes[held.dtype], (), (), self._new_register(f"constant {kind}"),
             ))
-        if held.dtype is NATIVE[kind] and held.is_contiguous:
-            return self._new_slot(Slot(SlotKind.DIRECT, argument, DTYPE_CODES[held.dtype]))
+        if held.dtype is HELD[kind] and held.is_contiguous:
+            return self._new_slot(Slot(SlotKind.DIRECT, argument, self.codes[held.dtype]))
         source = self._walk_slot(argument, held)
         if result is None:
             register = self._register(kind)
         else:
-            register = self._new_slot(Slot(SlotKind.DIRECT, result, DTYPE_CODES[NATIVE[kind]]))
+            register = self._new_slot(Slot(SlotKind.DIRECT, result, self.codes[HELD[kind]]))
         self._add("x_load", register, source, source, source, 0)
         self.cost_ns += NS_CHEAP if strides[-1] <= 1 else 10 * NS_CHEAP
         return register
@@ -246,13 +263,13 @@ class Emission:
         shape, (strides,) = collapse(held.shape, held.strides)
         if len(shape) > MAX_DIMS:
             raise ValueError(f"an elementwise operand has {len(shape)} separate dimensions, at most {MAX_DIMS}")
-        return self._new_slot(Slot(SlotKind.WALK, argument, DTYPE_CODES[held.dtype], shape, strides))
+        return self._new_slot(Slot(SlotKind.WALK, argument, self.codes[held.dtype], shape, strides))
 
     def _register(self, kind: str) -> int:
         """Return a slot for a register, one whose value is no longer needed where there is one."""
         if self.free[kind]:
             return self.free[kind].pop()
-        return self._new_slot(Slot(SlotKind.REGISTER, 0, DTYPE_CODES[NATIVE[kind]], (), (), self._new_register(kind)))
+        return self._new_slot(Slot(SlotKind.REGISTER, 0, self.codes[HELD[kind]], (), (), self._new_register(kind)))
 
     def _release(self, number: int) -> None:
         slot = self.slot_by_value.get(number)
@@ -278,7 +295,8 @@ class Emission:
         offsets, scratch = [], 0
         for kind in self.register_kinds:
             offsets.append(scratch)
-            scratch += 64 if kind in ("constant f", "constant l") else REGISTER_BYTES[kind[-1]] * block + 64
+            is_line = kind.startswith("constant") and REGISTER_BYTES[kind[-1]] > 1
+            scratch += 64 if is_line else REGISTER_BYTES[kind[-1]] * block + 64
         program: list[int] = []
         for slot in self.slots:
             offset = offsets[slot.register] if slot.register >= 0 else 0
@@ -306,6 +324,12 @@ class Emission:
         in_memory = (SlotKind.DIRECT, SlotKind.WALK)
         arguments = [slot.argument if slot.kind in in_memory else None for slot in self.slots]
         return overwritten(self.program, arguments, len(self.results), len(self.inputs))
+
+
+def _code_of_constant(kind: str) -> int:
+    """Return how a constant is written: bytes as bools."""
+    dtype = HELD[kind]
+    return DTYPE_CODES[DType.BOOL if dtype.host_bytes == 1 else dtype]
 
 
 def _of_all_dims(numbers: Sequence[int]) -> tuple[int, int, int, int, int, int, int, int]:

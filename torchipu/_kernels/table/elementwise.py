@@ -1,7 +1,7 @@
 """The kernel that interprets chains of elementwise instructions, and what they are called.
 
 The letter before the underscore of an instruction is the class of its result: ``f`` a float32 register, ``l`` one of
-int64, ``b`` one of booleans (a byte each, 0 or 1).
+int64, ``b`` one of booleans (a byte each, 0 or 1), ``i``, ``s`` and ``c`` one of integers of 32, 16 and 8 bits.
 """
 
 from enum import IntEnum
@@ -9,6 +9,16 @@ from typing import NamedTuple
 
 from .kernel import Kernel
 
+NARROW_OPS = (
+    *(f"{width}_{name}" for width in "isc" for name in (
+        "add", "sub", "mul", "neg", "not", "and", "or", "xor", "abs", "max", "min", "shift_left", "shift_right",
+        "from_f",
+    )),
+    *(f"b_{name}_{width}" for width in "isc" for name in ("eq", "ne", "lt", "le", "from")),
+    *(f"f_from_{width}" for width in "iscu"), "c_max_u", "c_min_u", "c_shift_right_u", "b_lt_u", "b_le_u",
+    "s_copy", "s_where", "i_from_b", "s_from_b",
+)
+"""Instructions that take integers of 32, 16 and 8 bits; ``u`` stands for bytes without a sign."""
 VECTOR_OPS = (
     "x_load", "x_store", "x_round_store", "f_round_by", "f_copy", "l_copy", "b_copy", "f_from_l", "f_from_b",
     "l_from_f", "l_from_b", "b_from_f", "b_from_l", "f_round_half", "l_wrap_int", "l_wrap_short", "l_wrap_char",
@@ -27,7 +37,7 @@ VECTOR_OPS = (
     "f_hardshrink", "f_softshrink", "f_shrink_grad", "f_mish_grad", "f_prelu", "f_prelu_grad", "f_prelu_weight_grad",
     "f_glu", "f_glu_gate_grad", "b_signbit", "b_isposinf", "b_isneginf", "b_signbit_l", "f_fmod", "f_remainder",
     "f_floor_div", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh", "f_erfc", "f_hypot",
-    "f_nextafter", "f_asinh", "f_acosh", "f_atanh", "f_erfinv", "f_ndtri", "f_lgamma", "f_digamma",
+    "f_nextafter", "f_asinh", "f_acosh", "f_atanh", "f_erfinv", "f_ndtri", "f_lgamma", "f_digamma", *NARROW_OPS,
 )
 """Instructions that take vectors of elements."""
 SCALAR_OPS = (

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from .conv_blocked import Activation
 from .kernel import Kernel, Nothing
 
+SMALL_ELEMENTS = 16
+
 
 class Packing(IntEnum):
     """Where the rows of the left operand come from."""
@@ -216,4 +218,42 @@ MATMUL_DOTS = Kernel(
     MatmulDotsInts,
     MatmulScalars,
     items="batch * blocks of columns",
+)
+
+
+class MatmulSmallInts(NamedTuple):
+    """Integers of ``matmul_small``; strides are any.
+
+    Attributes:
+        rows: Of a product.
+        columns: Of a product.
+        inner: Summands.
+        left_batch: Stride of the left operand from one matrix to the next.
+        left_row: From row to row.
+        left_column: From column to column.
+        right_batch: Stride of the right operand from one matrix to the next.
+        right_row: From row to row.
+        right_column: From column to column.
+    """
+
+    rows: int
+    columns: int
+    inner: int
+    left_batch: int
+    left_row: int
+    left_column: int
+    right_batch: int
+    right_row: int
+    right_column: int
+
+
+MATMUL_SMALL = Kernel(
+    "matmul_small",
+    {
+        "product": "left @ right, [batch][rows][columns]; none of the three has more than SMALL_ELEMENTS a matrix",
+        "left": "[batch][rows][inner]", "right": "[batch][inner][columns]",
+    },
+    MatmulSmallInts,
+    Nothing,
+    items="batch",
 )

@@ -7,7 +7,10 @@ from .kernel import Kernel, Nothing
 
 REDUCE_DIMS = 8
 REDUCE_PANEL = 64  # columns of an item of `reduce_columns`
+INTEGER_PANEL = 256  # columns of an item of `reduce_integers`: the rows of a panel of bytes are whole lines
 REDUCE_FEW = 8  # values of a row up to which rows lie side by side in a vector: float sums of theirs take four steps
+
+REDUCE_SHORT = 32  # likewise where values lie apart, which a vector of a row would not take at once
 
 
 class Folding(IntEnum):
@@ -20,6 +23,16 @@ class Folding(IntEnum):
     LARGEST = 4
     SMALLEST = 5
     LARGEST_MAGNITUDE = 6
+
+
+class Integer(IntEnum):
+    """Types of integers that are read; bools are bytes without a sign."""
+
+    LONG = 0
+    INT = 1
+    SHORT = 2
+    CHAR = 3
+    UNSIGNED_CHAR = 4
 
 
 class ReduceSpace(NamedTuple):
@@ -41,14 +54,15 @@ class ReduceInts(NamedTuple):
 
     Attributes:
         folding: What becomes of the values.
-        kept: Dimensions that are kept; those of ``reduce_columns`` leave out the last one, which is dense.
+        kept: Dimensions that are kept; where there are columns, without the last one, which is dense.
         reduced: Dimensions that are reduced.
         total: Elements of these.
         chunk: How many of them an item reduces.
         chunks: Into which they are cut.
         root: Whether the square root of the result is taken, after the scale.
-        columns: Size of the dense dimension of ``reduce_columns``, else 0.
-        is_half: Whether ``reduce_columns`` reads halves, of which it takes sums alone.
+        columns: Size of the dense dimension of columns down which is reduced, else 0.
+        is_half: Whether floats are halves, of which sums alone are taken; those of ``reduce_rows`` lie side by side.
+        integer: What ``reduce_integers`` reads.
     """
 
     folding: Folding
@@ -60,6 +74,7 @@ class ReduceInts(NamedTuple):
     root: bool
     columns: int
     is_half: bool = False
+    integer: Integer = Integer.LONG
 
 
 class ReduceScalars(NamedTuple):
@@ -73,22 +88,22 @@ class ReduceScalars(NamedTuple):
 
 
 REDUCE_ROWS = Kernel(
-    "reduce_rows", {"out": "[results][chunks], float", "source": "float"}, ReduceInts, ReduceScalars,
+    "reduce_rows", {"out": "[results][chunks], float", "source": "float or half"}, ReduceInts, ReduceScalars,
     items="results * chunks",
 )
 """Each result by itself."""
 REDUCE_COLUMNS = Kernel(
-    "reduce_columns", {"out": "[chunks][kept][columns], float", "source": "float"}, ReduceInts, ReduceScalars,
+    "reduce_columns", {"out": "[chunks][kept][columns], float", "source": "float or half"}, ReduceInts, ReduceScalars,
     items="kept * panels of REDUCE_PANEL columns * chunks",
 )
 REDUCE_INTEGERS = Kernel(
-    "reduce_integers", {"out": "[results][chunks], LONG", "source": "LONG"}, ReduceInts, Nothing,
-    items="results * chunks",
+    "reduce_integers", {"out": "[kept], LONG", "source": "integers or bools"}, ReduceInts, Nothing,
+    items="results, or kept * panels of INTEGER_PANEL columns",
 )
-"""By SUM or PRODUCT, which wrap, LARGEST or SMALLEST."""
+"""By SUM or PRODUCT, which wrap, LARGEST or SMALLEST; of nothing these are the ends of LONG."""
 REDUCE_BOOLS = Kernel(
-    "reduce_bools", {"out": "[results][chunks], BOOL", "source": "BOOL"}, ReduceInts, Nothing,
-    items="results * chunks",
+    "reduce_bools", {"out": "[kept], BOOL", "source": "BOOL"}, ReduceInts, Nothing,
+    items="results, or kept * panels of INTEGER_PANEL columns",
 )
 """By LARGEST, which is any, or SMALLEST, which is all."""
 

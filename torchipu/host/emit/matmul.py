@@ -11,11 +11,14 @@ from torchipu._kernels.table.matmul import (
     MATMUL_DOTS,
     MATMUL_PACK,
     MATMUL_PACK_ROWS,
+    MATMUL_SMALL,
+    SMALL_ELEMENTS,
     MatmulDotsInts,
     MatmulInts,
     MatmulPackInts,
     MatmulPackRowsInts,
     MatmulScalars,
+    MatmulSmallInts,
     Packing,
     Storing,
 )
@@ -59,6 +62,10 @@ FLAT_BLOCK = (112, 32 * PANEL)
 """Rows and columns of an item that packs its rows: columns enough to pay for that."""
 READY_BLOCK = (56, 128 * PANEL)
 """The same against panels that are packed once and for all: few rows, as long as all of the panels follow."""
+LEAST_SMALL = 16
+"""Small matrices of a batch from which on each takes a lane of a vector."""
+SMALL_MACS = 4
+"""What it takes to move an element of such a matrix, in multiplications of large ones."""
 TILE_ROWS = 14
 """Rows of a whole register tile: blocks of as many have none of fewer rows, but the last."""
 ALIKE = 4
@@ -137,6 +144,11 @@ def emit_product(
         return
     if inner == 0:  # an empty sum is zero: one product of zeros says the same, and the kernel has something to do
         left, right, inner = _zeros(plan, (*left.shape[:-1], 1)), _zeros(plan, (*right.shape[:-2], 1, columns)), 1
+    is_plain = addend is None and alpha == 1.0 and not adds and activation is Activation.NONE
+    is_small = max(rows * inner, inner * columns, rows * columns) <= SMALL_ELEMENTS
+    if is_plain and is_small and batch >= LEAST_SMALL and right.dtype is DType.FLOAT:
+        _emit_small(plan, out, left, right)
+        return
     if _is_few_dots(left, right):
         _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
         return
@@ -308,6 +320,24 @@ def _emit_dots(
         grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
         adds_up=adds, joining=partial(_join_dots, ints) if batch == 1 and not adds else None,
         writes=[Blocks.of((batch, rows, columns), (1, rows, DOT_BLOCK))],
+    )
+
+
+def _emit_small(plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor) -> None:
+    """Emit the products of a batch of small matrices."""
+    batch, rows, columns = out.shape
+    inner = left.shape[-1]
+    ints = MatmulSmallInts(
+        rows=rows, columns=columns, inner=inner,
+        left_batch=left.strides[0] if len(left.shape) == 3 else 0, left_row=left.strides[-2],
+        left_column=left.strides[-1], right_batch=right.strides[0] if len(right.shape) == 3 else 0,
+        right_row=right.strides[-2], right_column=right.strides[-1],
+    )
+    moved = rows * inner + inner * columns + rows * columns
+    plan.step(
+        MATMUL_SMALL, [out], [left, right], ints=ints, items=batch,
+        grain=grain_for(batch, SMALL_MACS * batch * moved, LEAST_CHUNK_MACS),
+        writes=[Blocks.of((batch, rows, columns), (1, rows, columns))], samples=_samples(out, left, right, None, 1),
     )
 
 

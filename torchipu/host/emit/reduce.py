@@ -7,11 +7,15 @@ from collections.abc import Sequence
 
 from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu._kernels.table.reduce import (
+    INTEGER_PANEL,
     REDUCE_COLUMNS,
     REDUCE_DIMS,
+    REDUCE_FEW,
     REDUCE_PANEL,
     REDUCE_ROWS,
+    REDUCE_SHORT,
     Folding,
+    Integer,
     ReduceInts,
     ReduceScalars,
     ReduceSpace,
@@ -25,10 +29,16 @@ from torchipu.optable.planner import HostPlanner
 SHARE = 16384  # elements of one thread's share
 MIN_CHUNK = 16384  # a long reduction is cut into chunks of at least this many elements ...
 MAX_CHUNKS = 32  # ... but never more chunks than this: a fixed number, so that results do not depend on threads
+MIN_COLUMNS = 8  # a vector's: of fewer columns most of one stays empty
 JOINING = {
     Folding.SUM_SQUARES: Folding.SUM, Folding.SUM_MAGNITUDES: Folding.SUM, Folding.LARGEST_MAGNITUDE: Folding.LARGEST,
 }
 """How results of chunks are joined: squares and magnitudes have been taken by then."""
+
+INTEGERS = {
+    DType.LONG: Integer.LONG, DType.INT: Integer.INT, DType.SHORT: Integer.SHORT, DType.CHAR: Integer.CHAR,
+    DType.UNSIGNED_CHAR: Integer.UNSIGNED_CHAR, DType.BOOL: Integer.UNSIGNED_CHAR,
+}
 
 
 _Walk = tuple[tuple[int, ...], tuple[int, ...]]
@@ -85,6 +95,8 @@ def emit_reduction(
         (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
     total, results = math.prod(held.shape[d] for d in dims), math.prod(kept)
     columns = _columns((kept, kept_strides), (reduced, reduced_strides))
+    if _are_few(columns, reduced, held) and columns < results:
+        columns = 0
     items = results if not columns else results // columns * -(-columns // REDUCE_PANEL)
     chunk, chunks = _chunks(total, results, items)
     target = out if chunks == 1 else plan.scratch((chunks * results,))
@@ -111,17 +123,24 @@ def emit_reduction(
 
 
 def adds_halves(held: HostTensor, dims: Sequence[int], folding: Folding) -> bool:
-    """Whether halves are added as they lie: down columns, where to make floats of them first is a pass of its own."""
+    """Whether halves are added as they lie, down columns or along rows: to make floats of them is a pass of its own."""
     if held.dtype is not DType.HALF or folding is not Folding.SUM or not held.num_elements:
         return False
     kept, reduced = _split(held, dims)
-    return bool(_columns(kept, reduced)) and max(len(kept[0]), len(reduced[0])) <= REDUCE_DIMS
+    if max(len(kept[0]), len(reduced[0])) > REDUCE_DIMS:
+        return False
+    return bool(_columns(kept, reduced)) or (reduced[1][-1] == 1 and reduced[0][-1] > REDUCE_FEW)
 
 
 def _columns(kept: _Walk, reduced: _Walk) -> int:
     """Return how many columns lie beside each other down which is reduced; 0 where rows are."""
     (shape, strides), (_, reduced_strides) = kept, reduced
     return shape[-1] if strides[-1] == 1 and reduced_strides[-1] != 1 and shape[-1] > 1 else 0
+
+
+def _are_few(columns: int, reduced: Sequence[int], held: HostTensor) -> bool:
+    """Whether columns are so few and short that each of them takes a lane of a vector, beside those of other rows."""
+    return columns < MIN_COLUMNS and len(reduced) == 1 and reduced[0] <= REDUCE_SHORT and held.dtype is DType.FLOAT
 
 
 def _chunks(total: int, results: int, items: int) -> tuple[int, int]:
@@ -146,15 +165,21 @@ def emit_exact(
     folding: Folding,
 ) -> None:
     """Emit an integer or bool reduction; order does not matter to these."""
-    kept, reduced = _split(held, dims)
-    if len(kept[0]) > REDUCE_DIMS or len(reduced[0]) > REDUCE_DIMS:
+    (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    if len(kept) > REDUCE_DIMS or len(reduced) > REDUCE_DIMS:
         held, dims = rows_of(plan, held, dims), (1,)
-        kept, reduced = _split(held, dims)
-    total = math.prod(held.shape[d] for d in dims)
+        (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    total, items = math.prod(held.shape[d] for d in dims), out.num_elements
+    goes_down = total > 0 and folding is not Folding.PRODUCT
+    columns = _columns((kept, kept_strides), (reduced, reduced_strides)) if goes_down else 0
+    if columns:
+        items = items // columns * -(-columns // INTEGER_PANEL)
+        kept, kept_strides = (kept[:-1], kept_strides[:-1]) if len(kept) > 1 else ((1,), (0,))
     plan.step(
         kernel, [out], [held],
         ints=ReduceInts(
-            folding, _space(*kept), _space(*reduced), total, max(1, total), chunks=1, root=False, columns=0,
+            folding, _space(kept, kept_strides), _space(reduced, reduced_strides), total, max(1, total), chunks=1,
+            root=False, columns=columns, integer=INTEGERS[held.dtype],
         ),
-        items=out.num_elements, grain=max(1, SHARE // max(1, total)),
+        items=items, grain=max(1, SHARE // max(1, total * (min(columns, INTEGER_PANEL) or 1))),
     )
