@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# To take all of torch apart at the end takes longer than a program; what the end is for, its hooks and streams, is done.
+# To take all of torch apart at the end takes longer than a program; what the end is for, hooks and streams, is done.
 SERVER = """
 import atexit, gc, json, os, sys, threading
 import torch

@@ -132,7 +132,6 @@ WRITES: list[tuple[str, Callable[..., X], bool]] = [
 ]
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.int64])
 @pytest.mark.parametrize(("name", "write", "is_shared"), WRITES)
 def test_results_of_some_of_the_indices_are_joined(
