@@ -133,6 +133,28 @@ def test_a_result_that_roundings_decide_is_not_held_against_anybody(monkeypatch:
     assert judge(program, "backend").word == "ok"
 
 
+def test_what_eager_does_not_take_in_float64_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of attention in float64 it saves the operands for the gradient, and refuses to take it once one is written to."""
+    attention = "F.scaled_dot_product_attention({0}, {0} * 0.5, {0}, is_causal=False)"
+    program = Program(
+        (Given((2, 3, 4), "half", gradient=True),),
+        (
+            Node("F.hardswish({0})", (0,), ("half",)), Node(attention, (1,), ("half",)),
+            Node("{0}[..., ::2].zero_()\n{r} = {0}", (1,), ("half",), is_view=True),
+        ),
+        (2,),
+    )
+    assert judge(program, "backend").word == "ok"
+
+    def other(program: Program) -> Outcome:
+        outcome = differentiate(program.function(), program.tensors())
+        return dataclasses.replace(outcome, values=[outcome.values[0] + 1])
+
+    monkeypatch.setitem(DOORS, "backend", (other, 1.0))
+    verdict = judge(program, "backend")
+    assert (verdict.word, verdict.detail[:12]) == ("undecided", "in float64: ")
+
+
 def test_programs_are_stored_and_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     program = generate(11)
     assert Program.from_json(program.to_json()) == program
