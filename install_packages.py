@@ -1,8 +1,8 @@
 """Install packages into the environment of this Python: by uv, or by pip where uv will not do.
 
-``python install_packages.py ARGUMENTS`` stands for ``python -m pip install --quiet ARGUMENTS``. uv takes a tenth of
-pip's processor time for PyTorch and what the tests need. It does not read pip's configuration, which says where
-packages come from on many machines: that is passed on.
+``python install_packages.py ARGUMENTS`` stands for ``python -m pip install --quiet ARGUMENTS``. uv takes a fifth of
+pip's processor time for PyTorch and what the tests need (17 s instead of 91). It does not read pip's configuration,
+which says where packages come from on many machines: that is passed on.
 """
 
 from __future__ import annotations
