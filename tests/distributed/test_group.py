@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from torch.distributed import Store
 
 from tests.distributed.forked import Outcome, outcomes
 from tests.waiting import SOON
+from torchipu.distributed.file_store import FileMeeting
 from torchipu.distributed.launcher import launched
 from torchipu.errors import RendezvousError
 
@@ -32,8 +36,31 @@ def test_processes_meet_at_a_port_at_a_file_and_where_mpirun_started_them(met: d
     assert [value[:2] for value in values(met["file"])] == [[[3.0], [3.0]]] * 2
 
 
-def test_the_file_is_gone_at_the_end(met: dict[str, list[Outcome]]) -> None:
-    assert values(met["file"])[0][2] == []
+def test_the_files_are_gone_at_the_end(met: dict[str, list[Outcome]]) -> None:
+    assert [value[2] for value in values(met["file"])] == [[], []]
+
+
+def meetings_at(path: Path) -> tuple[list[FileMeeting], list[Store | None]]:
+    meetings = [FileMeeting(path, rank, 2) for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        return meetings, list(pool.map(lambda meeting: meeting.meet(60), meetings))
+
+
+def test_a_store_that_is_made_anew_while_process_0_ends_is_removed(tmp_path: Path) -> None:
+    (first, second), stores = meetings_at(tmp_path / "meeting")
+    _, named = sorted(tmp_path.iterdir())
+    first.end()
+    assert not list(tmp_path.iterdir())
+    named.touch()  # as torch's store does, if it was there when it looked
+    second.end()
+    assert not list(tmp_path.iterdir())
+    assert None not in stores
+
+
+def test_the_store_of_a_run_that_is_under_way_stays(tmp_path: Path) -> None:
+    (_, second), stores = meetings_at(tmp_path / "meeting")
+    second.end()
+    assert len(list(tmp_path.iterdir())) == len(stores)
 
 
 def test_a_file_that_a_crashed_run_has_left_behind_is_not_taken_for_that_of_this_one(

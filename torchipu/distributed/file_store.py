@@ -66,14 +66,19 @@ class FileMeeting:
         return store
 
     def end(self) -> None:
-        """Remove the file, if it is still that of this run."""
-        if self.rank or not self._store_name:
+        """Remove the file, if it is still that of this run, and the store that it names.
+
+        Process 0 does so. A store that another process gives back at that moment makes its file anew: who finds that
+        process 0 has ended removes it again.
+        """
+        if not self._store_name:
             return
         with contextlib.suppress(OSError, RendezvousError):
-            if self._named() == self._store_name:
+            is_under_way = self._named() == self._store_name
+            if self.rank == 0 and is_under_way:
                 self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            Path(self._store_name).unlink(missing_ok=True)
+            if self.rank == 0 or not is_under_way:
+                Path(self._store_name).unlink(missing_ok=True)
 
     def _host(self, deadline: float) -> Store | None:
         self._store_name = f"{self.path}.{self.name}"
