@@ -42,6 +42,15 @@ def test_views_that_pass_by_do_not_close_a_chain() -> None:
     assert groups([first, *views, last], tuple(names)) == [*names, "first last"]
 
 
+def test_chains_that_read_views_of_one_value_are_one() -> None:
+    whole = tensor("whole", 2, SIZE)
+    views = [op("view", (whole,), tensor(f"view{number}", SIZE)) for number in range(2)]
+    of_view = op("view", (views[1].outputs[0],), tensor("view of view", SIZE))
+    parts = [made("a", views[0].outputs[0]), made("b", of_view.outputs[0]), made("c", tensor("other", SIZE))]
+    apart = tuple(view.outputs[0].name for view in (*views, of_view))
+    assert groups([*views, of_view, *parts], apart) == [*apart, "a b", "c"]
+
+
 def test_a_chain_that_another_op_reads_comes_before_it() -> None:
     first = made("first", tensor("x", SIZE))
     reads, last = made("reads", first.outputs[0]), made("last", first.outputs[0])

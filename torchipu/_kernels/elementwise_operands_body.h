@@ -2,6 +2,7 @@
 #define TI_LOAD_LOOP(type, expression) \
   if (stride == 0) { type x = *(const type *)src; for (long i = 0; i < n; i++) out[i] = (expression); } \
   else if (stride == 1) for (long i = 0; i < n; i++) { type x = ((const type *)src)[i]; out[i] = (expression); } \
+  else if (stride == 2 && sizeof(type) == 4) for (long i = 0; i < n; i++) { type x = ((const type *)src)[2 * i]; out[i] = (expression); } \
   else for (long i = 0; i < n; i++) { type x = ((const type *)src)[i * stride]; out[i] = (expression); }
 static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, long n) {
   if (dtype == TI_FLOAT) {

@@ -56,19 +56,36 @@ class _Chain:
 
 @dataclass(slots=True)
 class _OpenChains:
-    """Chains that do not need one another, and which of them reads or makes what."""
+    """Chains that do not need one another, and which of them reads or makes what.
+
+    Attributes:
+        chains: In order.
+        makers: Which makes a value.
+        readers: Which reads a value, or makes it; views count as what they show.
+        of_few: Which has ops of few elements, by what they have in common.
+        shown: What a view shows.
+    """
 
     chains: dict[_Chain, None] = field(default_factory=dict)
     makers: dict[Tensor, _Chain] = field(default_factory=dict)
     readers: dict[Tensor, _Chain] = field(default_factory=dict)
     of_few: dict[_Kind, _Chain] = field(default_factory=dict)
+    shown: dict[Tensor, Tensor] = field(default_factory=dict)
+
+    def show(self, op: Op) -> None:
+        """Note what a view shows."""
+        for result in op.outputs:
+            self.shown[result] = self._base(op.inputs[0])
+
+    def _base(self, tensor: Tensor) -> Tensor:
+        return self.shown.get(tensor, tensor)
 
     def needed(self, op: Op) -> dict[_Chain, None]:
         """Return those that make what an op reads, in the order in which it names that."""
         return dict.fromkeys(self.makers[operand] for operand in op.inputs if operand in self.makers)
 
     def joined(self, op: Op, needed: Iterable[_Chain]) -> _Chain | None:
-        """Return the chain that an op shall join: what makes the values that it reads, or else reads one of them too.
+        """Return the chain that an op shall join: what makes the values that it reads, or else reads one too.
 
         Chains that it needs several of become one, as far as there is room.
         """
@@ -78,7 +95,8 @@ class _OpenChains:
                 if makers[0].has_room_for(op, other):
                     self._merge(makers[0], other)
             return makers[0]
-        beside = dict.fromkeys(self.readers[operand] for operand in op.inputs if operand in self.readers)
+        read = [self._base(operand) for operand in op.inputs]
+        beside = dict.fromkeys(self.readers[operand] for operand in read if operand in self.readers)
         few = self.of_few.get(_kind_of(op))
         for chain in (*reversed(list(beside)), *(() if few is None else (few,))):
             if chain.has_room_for(op):
@@ -98,7 +116,7 @@ class _OpenChains:
             self.chains[chain] = None
         chain.add(op)
         for operand in op.inputs:
-            self.readers[operand] = chain
+            self.readers[self._base(operand)] = chain
         for result in op.outputs:
             self.makers[result] = chain
         if op.outputs[0].num_elements <= FEW_ELEMENTS:
@@ -106,7 +124,8 @@ class _OpenChains:
 
     def _forget(self, chain: _Chain) -> None:
         del self.chains[chain]
-        for tensors, place in ((chain.read, self.readers), (chain.made, self.readers), (chain.made, self.makers)):
+        read = [self._base(tensor) for tensor in chain.read]
+        for tensors, place in ((read, self.readers), (chain.made, self.readers), (chain.made, self.makers)):
             for tensor in tensors:
                 if place.get(tensor) is chain:
                     del place[tensor]
@@ -120,10 +139,8 @@ class _OpenChains:
                 self._forget(chain)
                 yield tuple(chain.ops)
 
-    def pass_by(self, op: Op) -> Iterator[tuple[Op, ...]]:
+    def pass_by(self) -> Iterator[tuple[Op, ...]]:
         """Note that an op was emitted meanwhile; yield the chains that this leaves behind."""
-        if not self.chains or _is_view(op):
-            return
         for chain in self.chains:
             chain.passed += 1
         yield from self.close([chain for chain in self.chains if chain.passed > MAX_OPS_PAST_OPEN_CHAIN])
@@ -152,7 +169,10 @@ def grouped(ops: Sequence[Op], joins: Callable[[Op], bool]) -> Iterator[tuple[Op
             is_in_place = spec is not None and spec.is_in_place
             yield from open_chains.close(open_chains.chains if is_in_place else needed)
             yield (op,)
-            yield from open_chains.pass_by(op)
+            if _is_view(op):
+                open_chains.show(op)
+            else:
+                yield from open_chains.pass_by()
     yield from open_chains.close(open_chains.chains)
 
 

@@ -16,6 +16,7 @@ from torchipu._kernels.table.observe import TALLY_WORDS
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError, VerifyError
 from torchipu.host.collectives import only_awaited, with_late_waits
+from torchipu.host.concatenation import Concatenations, varying
 from torchipu.host.emit.blocked_layout import blocked_shape
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import find_fusions
@@ -124,6 +125,7 @@ class Planner:
         self._current: Op | None = None  # which emits
         self._chain: frozenset[Op] = frozenset()  # with which others
         self._is_in_blocks = False  # the chain that is emitted
+        self._concatenations = self._find_concatenations(graph, {*frozen, *states})
         self._order: tuple[int, ...] | None = None  # of dimensions, in which it goes through elements
         self._casts_due: list[tuple[Tensor, Tensor, HostTensor]] = []  # and how they are rounded
         self._counters: list[HostTensor] = []  # of the loops around
@@ -166,13 +168,21 @@ class Planner:
             return self.blocked_output(tensor)
         if self._order is not None:
             return self._output_in_order(tensor, self._order).permuted(self._order)
-        stored = self.scratch(tensor.shape, tensor.dtype)
+        stored = self._in_concatenation(tensor) or self.scratch(tensor.shape, tensor.dtype)
         self.values.by_tensor[tensor] = stored
         if dtype is None or dtype is tensor.dtype:
             return stored
         computed = self.scratch(tensor.shape, dtype)
         self._casts_due.append((tensor, rounded_as or tensor, computed))
         return computed
+
+    def _in_concatenation(self, tensor: Tensor) -> HostTensor | None:
+        """Return where a chain's result lies beside others, or the whole where such results lie already."""
+        if self._concatenations is None or self._depth:
+            return None
+        if self._chain:
+            return self._concatenations.place_of(tensor, lambda whole: self.scratch(whole.shape, whole.dtype))
+        return self._concatenations.memory_of(tensor)
 
     def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
         """Return storage for a result, in the order in which an operand lies where it is an output that lies so."""
@@ -413,6 +423,17 @@ class Planner:
             is_free = op not in self.fused and op not in self.absorbed and not self.layouts.takes(op)
             self._joining[op] = can_join(op) and is_free and not self._shows_floats(op)
         return self._joining[op]
+
+    def _find_concatenations(self, graph: Graph, constant: set[Tensor]) -> Concatenations | None:
+        """Return where chains store pieces of a whole; None where every result is looked at by itself."""
+        if self.observation is not None:
+            return None
+        changing = varying(graph, constant) if self.is_hoisting else None
+
+        def is_copied(op: Op) -> bool:
+            return op not in self.fused and op not in self.absorbed and not self.layouts.takes(op)
+
+        return Concatenations(graph, self.uses, lambda op: can_join(op) and is_copied(op), is_copied, changing)
 
     def _shows_floats(self, op: Op) -> bool:
         """Whether an op makes floats of a half whose maker has left them, or may."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torchipu._kernels.table.copy import (
     ARANGE,
@@ -21,8 +21,8 @@ from torchipu.ir.types import DType
 from torchipu.optable.arguments import has_dim, shaped_as
 from torchipu.optable.codelet import Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor, broadcast, collapse, contiguous_strides
-from torchipu.optable.planner import HostPlanner
-from torchipu.optable.spec import Constraint, OpSpec, register
+from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.spec import Constraint, OpSpec, Pieces, register
 from torchipu.target import Target
 
 
@@ -219,27 +219,34 @@ def clone(op: Op, plan: HostPlanner) -> None:
     emit_copy(plan, plan.output(op.outputs[0]), _held(op, plan))
 
 
-def cat(op: Op, plan: HostPlanner) -> None:
-    """Join tensors along one dimension."""
-    result = op.outputs[0]
-    out = plan.output(result)
-    dim = op.integer("dim", 0) % len(result.shape)
+def pieces_of_cat(op: Op, out: HostTensor) -> Iterator[tuple[Tensor, HostTensor]]:
+    """Yield the pieces that are joined along a dimension, and where they lie in the result."""
+    dim = op.integer("dim", 0) % len(out.shape)
     begin = 0
     for piece in op.operand_list("tensors"):
         if piece is None or piece.shape == (0,):  # eager skips these whatever their rank
             continue
         shape = list(out.shape)
         shape[dim] = piece.shape[dim]
-        emit_copy(plan, _view(out, shape, out.strides, begin * out.strides[dim]), plan.value(piece, contiguous=False))
+        yield piece, _view(out, shape, out.strides, begin * out.strides[dim])
         begin += piece.shape[dim]
 
 
-def stack(op: Op, plan: HostPlanner) -> None:
-    """Join tensors along a new dimension."""
-    out = plan.output(op.outputs[0])
+def pieces_of_stack(op: Op, out: HostTensor) -> Iterator[tuple[Tensor, HostTensor]]:
+    """Yield the pieces that are joined along a new dimension, and where they lie in the result."""
     for index, piece in enumerate(op.operand_list("tensors")):
         assert piece is not None
-        emit_copy(plan, _select_of(out, op.integer("dim", 0), index), plan.value(piece, contiguous=False))
+        yield piece, _select_of(out, op.integer("dim", 0), index)
+
+
+def concatenate(pieces_of: Pieces) -> Emitter:
+    """Return an emitter that copies pieces to their places, those that do not lie there already."""
+    def emit(op: Op, plan: HostPlanner) -> None:
+        for piece, place in pieces_of(op, plan.output(op.outputs[0])):
+            held = plan.value(piece, contiguous=False)
+            if held != place:
+                emit_copy(plan, place, held)
+    return emit
 
 
 def pad(op: Op, plan: HostPlanner) -> None:
@@ -388,12 +395,12 @@ def lower_linspace(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def _records(
     targets: str, emit: Callable[[Op, HostPlanner], None], lower: Lowering, *, is_view: bool = False,
-    constraints: tuple[Constraint, ...] = (),
+    constraints: tuple[Constraint, ...] = (), pieces: Pieces | None = None,
 ) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
         register(OpSpec(f"aten.{name}.{overload or 'default'}", name, lower, emit, is_view=is_view,
-                        constraints=constraints))
+                        constraints=constraints, pieces=pieces))
 
 
 def _run_of_clone(op: Op) -> int | None:
@@ -420,8 +427,8 @@ for _targets, _emit in _VIEWS:
     _records(_targets, _emit, no_vertices, is_view=True)
 register(OpSpec("torchipu.checkpoint.default", "checkpoint", no_vertices, alias, is_view=True))
 _records("clone lift_fresh_copy", clone, MOVE)
-_records("cat", cat, MOVE)
-_records("stack", stack, MOVE)
+_records("cat", concatenate(pieces_of_cat), MOVE, pieces=pieces_of_cat)
+_records("stack", concatenate(pieces_of_stack), MOVE, pieces=pieces_of_stack)
 _records("constant_pad_nd", pad, MOVE)
 _records("slice_scatter", slice_scatter, MOVE, constraints=(has_dim(), shaped_as("src", _shape_of_slice)))
 _records("select_scatter", select_scatter, MOVE, constraints=(shaped_as("src", _shape_of_selected),))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.codelet import Lowering, Product, SummandTiles
+from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import Emitter
+
+Pieces = Callable[[Op, HostTensor], Iterator[tuple[Tensor, HostTensor]]]
+"""Yields the operands of an op that lie side by side in its result, and where each does, given that memory."""
 
 FLOATING = (DType.HALF, DType.FLOAT)
 INTEGER = (DType.INT, DType.LONG, DType.SHORT, DType.CHAR, DType.UNSIGNED_CHAR)
@@ -61,6 +65,8 @@ class OpSpec:
         products: Its products on the matrix unit, in the order in which its emitter counts them.
         summand_tiles: How many tiles share the summands of each product, where it is not planned as a product.
         supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
+        pieces: Of ops that copy pieces side by side: each, and where it lies in memory of the result; see
+            ``host.concatenation``.
         without_states: Of ops that change states that they do not need for their first results: the op that gives
             these alone, so that it may be recomputed.
     """
@@ -82,6 +88,7 @@ class OpSpec:
     products: Callable[[Op], tuple[Product, ...]] | None = None
     summand_tiles: SummandTiles | None = None
     supports: Callable[[Op], bool] = field(default=lambda op: True)
+    pieces: Pieces | None = None
     without_states: Callable[[Op], Op] | None = None
 
 
