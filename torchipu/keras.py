@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,14 +52,36 @@ def use_ipu(model: Any, options: Mapping[str, object] | None = None) -> Any:
     is_symbolic = _question()
     # Sizes as they come: the last batch of an epoch is often a smaller one, and is a program of its own.
     plain, compiled = model.call, torch.compile(model.call, backend=ipu_backend, options=given, dynamic=False)
+    shown = weakref.WeakSet[Any]()
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
         # Keras asks for the shapes of results alone, before it trains: a program of its own would be of no use.
-        return (plain if is_symbolic() else compiled)(*args, **kwargs)
+        if is_symbolic():
+            return plain(*args, **kwargs)
+        _show_numbers(model, shown)
+        return compiled(*args, **kwargs)
 
     model.call = call
     return model
+
+
+def _show_numbers(model: Any, shown: weakref.WeakSet[Any]) -> None:
+    """Let layers hold lists of whole numbers as plain ones, as batch normalisation its axes.
+
+    Those in which Keras would note what is put in are of a class of its own, which Dynamo hands to no operator.
+
+    Args:
+        model: Its layers are built when it runs first, or before.
+        shown: Layers for which that is done; what is added.
+    """
+    for layer in model._flatten_layers():
+        if layer in shown or not layer.built:
+            continue
+        shown.add(layer)
+        for name, value in list(vars(layer).items()):
+            if isinstance(value, list) and type(value) is not list and value and all(type(one) is int for one in value):
+                vars(layer)[name] = list(value)
 
 
 def _question() -> Callable[[], bool]:
