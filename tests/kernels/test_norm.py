@@ -47,6 +47,25 @@ def test_layer_norm_agrees_with_float64(rows, width, affine):
     assert_near(grads, present, 5.0)
 
 
+@pytest.mark.parametrize("affine", [True, False])
+def test_what_a_layer_norm_gradient_has_in_common_leaves_nothing(affine):
+    x, dy = normal(64, 9) / 100 + 3.0, normal(9, 64, 1)[..., 0].T.cumsum(1) / 100 + 5.0
+    w = torch.full((9,), 0.7) if affine else None
+    _, mean, rstd = aten.native_layer_norm(x, [9], w, None, 1e-8)
+    exact = aten.native_layer_norm(*as_double([x, [9], w]), None, 1e-8)
+    (wanted, _, _) = aten.native_layer_norm_backward(
+        *as_double([dy, x, [9], exact[1], exact[2], w]), None, [True, affine, False],
+    )
+    operands = {"grad_out": dy, "input": x, "mean": mean, "rstd": rstd} | ({"weight": w} if affine else {})
+    extra = {"present": (True, affine, False)}
+    results = [x, w] if affine else [x]
+    found, *_ = run_record(
+        "aten.native_layer_norm_backward.default", operands, {"normalized_shape": [9], **extra}, results,
+    )
+    # Eager PyTorch is off by some hundredths: the mean is rounded, by 2e-5 of how far the elements are apart.
+    assert (found.double() - wanted).abs().max() < 1e-3 * wanted.abs().max()
+
+
 def test_layer_norm_of_halves_computes_in_float():
     x, w = normal(5, 40).half(), normal(40).half()
     wanted = aten.native_layer_norm(x.double(), [40], w.double(), None, 1e-5)

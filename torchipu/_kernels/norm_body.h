@@ -89,7 +89,7 @@ TI_KERNEL(layer_norm_grad) {
       const float *g = dy + row * n, *v = x + row * n;
       float *out = dx + row * n;
       const VF centre = FN(set)(mean[row]), r = FN(set)(rstd[row]);
-      VF sum = {0}, product = {0};
+      VF sum = {0}, product = {0}, around = {0};
       int64_t i = 0;
       for (; i + VL <= n; i += VL) {
         const VF gi = FN(load)(g + i), xi = (FN(load)(v + i) - centre) * r;
@@ -99,7 +99,7 @@ TI_KERNEL(layer_norm_grad) {
           FN(store)(dw + i, FN(load)(dw + i) + gi * xi);
           FN(store)(db + i, FN(load)(db + i) + gi);
         }
-        sum += gw, product += gw * xi;
+        sum += gw, product += gw * xi, around += xi;
       }
       if (i < n) {
         const int64_t left = n - i;
@@ -110,9 +110,12 @@ TI_KERNEL(layer_norm_grad) {
           FN(store_part)(dw + i, FN(load_part)(dw + i, left) + gi * xi, left);
           FN(store_part)(db + i, FN(load_part)(db + i, left) + gi, left);
         }
-        sum += gw, product += gw * xi;
+        sum += gw, product += gw * xi, around += xi;
       }
-      const VF level = FN(set)(FN(sum_lanes)(sum) / (float)n), slope = FN(set)(FN(sum_lanes)(product) / (float)n);
+      /* The mean is rounded: of what all elements of the gradient have in common none may go with x. */
+      const float common = FN(sum_lanes)(sum) / (float)n;
+      const float along = (FN(sum_lanes)(product) - common * FN(sum_lanes)(around)) / (float)n;
+      const VF level = FN(set)(common), slope = FN(set)(along);
       for (i = 0; i + VL <= n; i += VL) {
         const VF gi = FN(load)(g + i), xi = (FN(load)(v + i) - centre) * r;
         VF gw = gi;

@@ -95,6 +95,7 @@ class Machine:
     Attributes:
         seeding: From what the streams of random bits begin.
         results: What was streamed to the host: ``[replicas, ...]`` by stream and moment.
+        micro_batches: Those that ran, also where the host gets nothing that it did not give.
         supersteps: How many compute sets ran.
         after_step: Called when a compute set, a copy, a stream or a sum has run.
     """
@@ -106,6 +107,7 @@ class Machine:
         self.seeding = Seeding()
         self.stores = self._empty_stores()
         self.results: dict[tuple[str, Moment], Values] = {}
+        self.micro_batches: set[Moment] = set()
         self.supersteps = 0
         self.after_step: Callable[[], object] | None = None
         self._given: Mapping[str, np.ndarray] = {}
@@ -203,6 +205,8 @@ class Machine:
                 yield from self._repeat(program, at)
             case Call(function=function, micro_batch=micro_batch):
                 moment = Moment(at.moment.iteration, micro_batch)
+                if micro_batch is not None:
+                    self.micro_batches.add(moment)
                 within = replace(at, function=function, moment=moment)
                 yield from self._walk(self.executable.functions[function], within)
                 if at.ipu is not None:

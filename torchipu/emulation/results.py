@@ -12,8 +12,9 @@ from torchipu.ir.graph import Tensor
 
 
 def moments_of(machine: Machine) -> list[Moment]:
-    """Return the micro-batches that have results, in their order."""
-    return sorted({at for _, at in machine.results}, key=lambda at: (at.iteration, at.micro_batch or 0))
+    """Return the micro-batches that have results, in their order; those that ran where all results are given."""
+    found = {at for _, at in machine.results} or machine.micro_batches
+    return sorted(found, key=lambda at: (at.iteration, at.micro_batch or 0))
 
 
 def of_all_replicas(tensor: Tensor, machine: Machine, moment: Moment) -> Sequence[np.ndarray]:

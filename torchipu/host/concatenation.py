@@ -7,7 +7,7 @@ would put it, if it comes from a chain, which stores by any strides.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchipu.host.uses import Uses
 from torchipu.ir.graph import Graph, Op, Tensor
@@ -21,10 +21,10 @@ LEAST_RUN = 32
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a piece goes: the op that concatenates it, and the number of the piece there."""
+    """Where a piece goes: the result that it is part of, and how it would lie in memory that begins with that."""
 
-    op: Op
-    number: int
+    whole: Tensor
+    held: HostTensor
 
 
 class Concatenations:
@@ -60,18 +60,14 @@ class Concatenations:
 
         Args:
             piece: The result.
-            allocate: Returns row-major memory for the whole.
+            allocate: Returns row-major memory for the whole, and nothing else.
         """
         place = self._places.get(piece)
         if place is None:
             return None
-        whole = place.op.outputs[0]
-        if whole not in self._memory:
-            self._memory[whole] = allocate(whole)
-        spec = spec_of(place.op)
-        assert spec is not None
-        assert spec.pieces is not None
-        return list(spec.pieces(place.op, self._memory[whole]))[place.number][1]
+        if place.whole not in self._memory:
+            self._memory[place.whole] = allocate(place.whole)
+        return replace(place.held, buffer=self._memory[place.whole].buffer)
 
     def _note(self, op: Op, pieces: list[tuple[Tensor, HostTensor]]) -> None:
         """Note the pieces that go straight to their places, where they are at least half of the whole.
@@ -80,7 +76,7 @@ class Concatenations:
         """
         fitting = [number for number, (piece, held) in enumerate(pieces) if self._fits(op, piece, held)]
         if 2 * sum(pieces[number][0].num_elements for number in fitting) >= op.outputs[0].num_elements:
-            self._places.update((pieces[number][0], _Place(op, number)) for number in fitting)
+            self._places.update((pieces[number][0], _Place(op.outputs[0], pieces[number][1])) for number in fitting)
 
     def _fits(self, op: Op, piece: Tensor, held: HostTensor) -> bool:
         maker = self._uses.makers.get(piece)

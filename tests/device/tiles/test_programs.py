@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -121,3 +122,18 @@ def test_a_buffer_is_returned_to_the_ipu_where_it_lives(writer: int) -> None:
     for _ in range(2):
         torch.testing.assert_close(step(x), eager(x), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(model.kept, eager.kept, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize("show", [torch.clone, torch.flatten, torch.nn.Identity()], ids=["copy", "view", "itself"])
+def test_a_program_that_computes_nothing_returns_what_it_is_given(
+    show: Callable[[torch.Tensor], torch.Tensor], iterations: int,
+) -> None:
+    class Showing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return show(x)
+
+    options = torchipu.Options(executor="tiles", device_iterations=iterations)
+    x = torch.randn(4, 6)
+    parts = [show(part) for part in x.chunk(iterations)]
+    torch.testing.assert_close(torchipu.InferenceStep(Showing(), options)(x), torch.cat(parts), rtol=0, atol=0)
