@@ -12,6 +12,7 @@ from torch.distributed import Store
 from tests.distributed.forked import Outcome, outcomes
 from tests.waiting import SOON
 from torchipu.distributed.file_store import FileMeeting
+from torchipu.distributed.group import form
 from torchipu.distributed.launcher import launched
 from torchipu.errors import RendezvousError
 
@@ -61,6 +62,14 @@ def test_the_store_of_a_run_that_is_under_way_stays(tmp_path: Path) -> None:
     (_, second), stores = meetings_at(tmp_path / "meeting")
     second.end()
     assert len(list(tmp_path.iterdir())) == len(stores)
+
+
+def test_a_file_that_is_somebody_elses_stays_and_no_store_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "meeting"
+    path.write_text("buy milk")
+    with pytest.raises(RendezvousError, match="holds something else than the name of a store"):
+        form(0, 2, store=path, timeout=1)
+    assert [(found.name, found.read_text()) for found in tmp_path.iterdir()] == [("meeting", "buy milk")]
 
 
 def test_a_file_that_a_crashed_run_has_left_behind_is_not_taken_for_that_of_this_one(

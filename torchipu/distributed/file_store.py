@@ -73,11 +73,14 @@ class FileMeeting:
         """
         if not self._store_name:
             return
-        with contextlib.suppress(OSError, RendezvousError):
+        is_left = self.rank == 0
+        with contextlib.suppress(OSError, RendezvousError):  # the file may be somebody else's by now
             is_under_way = self._named() == self._store_name
             if self.rank == 0 and is_under_way:
                 self.path.unlink(missing_ok=True)
-            if self.rank == 0 or not is_under_way:
+            is_left = self.rank == 0 or not is_under_way
+        if is_left:
+            with contextlib.suppress(OSError):
                 Path(self._store_name).unlink(missing_ok=True)
 
     def _host(self, deadline: float) -> Store | None:
