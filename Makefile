@@ -33,7 +33,7 @@ SIDE_BY_SIDE = -n $(TEST_WORKERS) --maxprocesses 8 --dist loadfile
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test test-all costs repeats wheel browser checked checked-kernels portable faults crashes fuzz reliability opinfo models machine score bench bill docs lint kernels clean
+.PHONY: help demo test test-all costs repeats wheel browser checked checked-package portable faults crashes fuzz reliability opinfo models machine score bench bill docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -82,12 +82,12 @@ repeats: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 browser: $(VENV)/dev.stamp
 	$(PY) -m tests.report.browser
 
-# The kernels alone, as .ci/run makes them beside an installation: what puts a package together writes where that does.
-checked-kernels: $(VENV)/kernels.stamp
-	TORCHIPU_CHECKED=1 $(PY) setup.py --quiet build_ext --build-temp $(CHECKED)/temp --build-lib $(CHECKED)/lib
+# A package beside the one that is installed; what setuptools notes of it too, so that both may be made at once.
+checked-package: $(VENV)/kernels.stamp
+	mkdir -p $(CHECKED)
+	TORCHIPU_CHECKED=1 $(PY) setup.py --quiet egg_info --egg-base $(CHECKED) build --build-base $(CHECKED) --build-lib $(CHECKED)/lib
 
-checked: $(VENV)/dev.stamp checked-kernels
-	TORCHIPU_CHECKED=1 $(PY) setup.py --quiet build --build-base $(CHECKED) --build-lib $(CHECKED)/lib
+checked: $(VENV)/dev.stamp checked-package
 	$(PY) -m tests.checked $(CHECKED)/lib $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 portable: $(VENV)/dev.stamp $(VENV)/kernels.stamp
