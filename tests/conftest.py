@@ -50,13 +50,11 @@ def pytest_collection() -> Iterator[object]:
     """Import all files of tests without looking for garbage, which they do not leave; then leave all of it out."""
     gc.disable()
     try:
-        result = yield
+        return (yield)
     finally:
+        spare()  # Dynamo has been imported meanwhile
+        gc.freeze()  # the collector would go through a million objects, now and again and again
         gc.enable()
-    spare()  # Dynamo has been imported meanwhile
-    gc.collect()
-    gc.freeze()  # the collector would go through a million objects, again and again
-    return result
 
 
 def _listen(logs: catching_logs[logging.Handler]) -> logging.Handler:

@@ -1,9 +1,4 @@
-"""Programs of several processes for tests: torch is imported once, and every process is a fork of that one.
-
-``python -m tests.distributed.forked MODULE FOLDER AT_ONCE`` runs the scenarios of a module, each in a folder of its
-own, and prints what its processes returned or raised as JSON. With the number of an open file in the place of the last,
-it runs those whose names it reads, one after another, and writes what became of each there.
-"""
+"""Programs of several processes for tests: what they import is imported once, and each is a fork of that one."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-ROOT = Path(__file__).parents[2]
+from tests.forks import ROOT, fork
+
+# Examples are imported by name, also by interpreters that scenarios start.
+ABLE_TO_IMPORT: dict[str, Any] = {"environment": {"PYTHONPATH": str(ROOT / "examples")}, "path": [ROOT / "examples"]}
 
 
 @dataclass(frozen=True)
@@ -68,14 +65,14 @@ def outcomes(
         folder: Has the folders of the scenarios, by name; a temporary one if None.
         at_once: Whether all scenarios run at the same time, and not one after another.
     """
-    with tempfile.TemporaryDirectory() as temporary:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.distributed.forked", module, str(folder or temporary), str(int(at_once))],
-            cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False,
-            env=os.environ | {"PYTHONPATH": str(ROOT / "examples")},
+    with tempfile.TemporaryDirectory(prefix="torchipu-scenarios-") as temporary:
+        results = Path(temporary, "results.json")
+        process = fork(
+            f"{__name__}:run", module, str(folder or temporary), str(results), at_once,
+            output=Path(temporary, "printed.txt"), **ABLE_TO_IMPORT,
         )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+        process.wait(seconds)
+        found = json.loads(results.read_text(encoding="utf-8"))
     return {name: [Outcome(**values) for values in ranks] for name, ranks in found.items()}
 
 
@@ -83,22 +80,20 @@ class OnDemand(Mapping[str, list[Outcome]]):
     """What became of scenarios, each of which runs when it is asked for first: those of tests left out do not run.
 
     Args:
-        process: Runs them.
+        questions: Where the process that runs them reads names.
         answers: Its answers, a line each.
         names: Of the scenarios.
     """
 
-    def __init__(self, process: subprocess.Popen[str], answers: TextIO, names: Iterable[str]) -> None:
-        self._process, self._answers, self._names = process, answers, tuple(names)
+    def __init__(self, questions: TextIO, answers: TextIO, names: Iterable[str]) -> None:
+        self._questions, self._answers, self._names = questions, answers, tuple(names)
         self._found: dict[str, list[Outcome]] = {}
 
     def __getitem__(self, name: str) -> list[Outcome]:
         if name not in self._names:
             raise KeyError(name)
         if name not in self._found:
-            assert self._process.stdin is not None
-            self._process.stdin.write(name + "\n")
-            self._process.stdin.flush()
+            print(name, file=self._questions, flush=True)
             answer = self._answers.readline()
             assert answer, f"the process that runs {name!r} has ended"
             self._found[name] = [Outcome(**values) for values in json.loads(answer)]
@@ -120,16 +115,16 @@ def on_demand(module: str, names: Iterable[str], folder: Path) -> Iterator[OnDem
         names: Of the scenarios.
         folder: Has the folders of the scenarios, by name.
     """
-    reading, writing = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.distributed.forked", module, str(folder), str(writing)], cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[writing],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "examples")},
+    (asked, asking), (answered, answering) = os.pipe(), os.pipe()
+    process = fork(
+        f"{__name__}:answer", module, str(folder), output=folder / "printed.txt", streams=[asked, answering],
+        **ABLE_TO_IMPORT,
     )
-    os.close(writing)
-    with os.fdopen(reading) as answers, process:
+    os.close(asked)
+    os.close(answering)
+    with os.fdopen(asking, "w") as questions, os.fdopen(answered) as answers:
         try:
-            yield OnDemand(process, answers, names)
+            yield OnDemand(questions, answers, names)
         finally:
             process.kill()
 
@@ -153,25 +148,27 @@ def prepared(module: str) -> Mapping[str, Scenario]:
     return scenarios
 
 
-def answer(module: str, folder: Path, answers: TextIO) -> None:
-    """Run the scenarios whose names come in."""
+def answer(module: str, folder: str, questions: int, answers: int) -> None:
+    """Run the scenarios whose names come in, until no more do."""
     scenarios = prepared(module)
-    for line in sys.stdin:
-        name = line.strip()
-        found = _results(_start(scenarios[name], folder / name))
-        print(json.dumps(found), file=answers, flush=True)
+    with os.fdopen(questions) as names, os.fdopen(answers, "w") as file:
+        for line in names:
+            name = line.strip()
+            found = _results(_start(scenarios[name], Path(folder, name)))
+            print(json.dumps(found), file=file, flush=True)
 
 
-def main(module: str, folder: Path, *, at_once: bool) -> None:
+def run(module: str, folder: str, file: str, at_once: bool) -> None:
+    """Run all scenarios, and write what became of them into a file."""
     scenarios = prepared(module)
     found: dict[str, list[Any]] = {}
     running: dict[str, list[tuple[int, Path]]] = {}
     for name, scenario in scenarios.items():
-        running[name] = _start(scenario, folder / name)
+        running[name] = _start(scenario, Path(folder, name))
         if not at_once:
             found[name] = _results(running.pop(name))
     found |= {name: _results(processes) for name, processes in running.items()}
-    print(json.dumps(found))
+    Path(file).write_text(json.dumps(found), encoding="utf-8")
 
 
 def _start(scenario: Scenario, place: Path) -> list[tuple[int, Path]]:
@@ -214,11 +211,3 @@ def _run(body: Callable[[int], Any], rank: int, place: Path, file: Path, environ
     file.write_text(json.dumps({"value": value, "error": error, "seconds": time.monotonic() - start}))
     sys.stderr.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    last = int(sys.argv[3])
-    if last > 2:
-        answer(sys.argv[1], Path(sys.argv[2]), os.fdopen(last, "w"))
-    else:
-        main(sys.argv[1], Path(sys.argv[2]), at_once=last == 1)

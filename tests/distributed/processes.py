@@ -1,80 +1,24 @@
-"""Runs a function in several processes at once, which are forked by one that has imported torch already."""
+"""Runs a function in several processes at once, which are forks of one that has imported torch already."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import torch
-
-ROOT = Path(__file__).parents[2]
-
-PROGRAM = """
-import gc, json, os, sys, traceback
-import torch, torch.distributed, torchipu
-import torchipu.step, torchipu.distributed.exchange
 from datetime import timedelta
 from importlib import import_module
-from tests.spared import spare
-torch.set_num_threads(1)
-spare()
-state = torch.get_rng_state()
-class Warm(torch.nn.Linear):
-    def forward(self, x):
-        return super().forward(x).sum()
-model = Warm(2, 2)
-step = torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), torchipu.Options(host_threads=1))
-step(torch.ones(2, 2))  # imports much, which all processes then have
-spare()  # Dynamo's part
-torch.set_rng_state(state)
-folder, groups = sys.argv[1], json.loads(sys.argv[2])
-functions = []
-for name, _, _ in groups:
-    module, _, name = name.partition(":")
-    functions.append(getattr(import_module(module), name))
-gc.collect()
-gc.freeze()
-number = 0
-children = {}
-for group, (_, size, argument) in enumerate(groups):
-    function = functions[group]
-    children = {}
-    for rank in range(size):
-        child = os.fork()
-        if child:
-            children[child] = rank
-            continue
-        status = 0
-        try:
-            torch.set_num_threads(1)
-            if size > 1:
-                store = torch.distributed.FileStore(f"{folder}/store-{group}", size)
-                torch.distributed.init_process_group(
-                    "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60),
-                )
-            torch.save(function(rank, size, argument), f"{folder}/{group}-{rank}.pt")
-        except BaseException:
-            traceback.print_exc()
-            status = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    while children:
-        child, code = os.wait()
-        rank = children.pop(child)
-        if code:
-            print(f"rank {rank} of group {group} ended with {code}", file=sys.stderr)
-            number = 1
-sys.exit(number)
-"""
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from tests.forks import ROOT, fork
 
 
 @dataclass(frozen=True)
@@ -122,26 +66,62 @@ def run_all(groups: Sequence[Group], folder: Path, timeout: float = 300.0) -> li
         What each rank of each group returned.
     """
     told = [[group.function, group.size, json.dumps(group.argument)] for group in groups]
-    command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps(told)]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "aliases"), os.environ.get("PYTHONPATH", "")]),
-        "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-    }
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        raise AssertionError(f"the processes did not end within {timeout} s:\n{output}") from None
-    assert process.returncode == 0, output
+    paths = [ROOT, ROOT / "aliases", *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
+    fork(
+        f"{__name__}:fork_groups", str(folder), told, output=folder / "printed.txt", path=paths,
+        environment={"PYTHONPATH": os.pathsep.join(map(str, paths)), "GLOO_SOCKET_IFNAME": "lo"},
+    ).wait(timeout)
     return [
         [torch.load(folder / f"{number}-{rank}.pt", weights_only=False) for rank in range(group.size)]
         for number, group in enumerate(groups)
     ]
+
+
+def fork_groups(folder: str, groups: Sequence[tuple[str, int, str]]) -> None:
+    """Run a function in each of several groups of processes, with its argument as JSON; save what it returns.
+
+    Raises:
+        SystemExit: A process failed: those of its group are the last to be started.
+    """
+    named = [function.partition(":") for function, _, _ in groups]
+    functions = [getattr(import_module(module), name) for module, _, name in named]
+    gc.collect()
+    gc.freeze()
+    for group, (_, size, argument) in enumerate(groups):
+        children = {}
+        for rank in range(size):
+            child = os.fork()
+            if not child:
+                _call(functions[group], rank, size, argument, Path(folder), group)
+            children[child] = rank
+        has_failed = False
+        while children:
+            child, code = os.wait()
+            rank = children.pop(child)
+            if code:
+                print(f"rank {rank} of group {group} ended with {code}", file=sys.stderr)
+                has_failed = True
+        if has_failed:
+            raise SystemExit(1)
+
+
+def _call(
+    function: Callable[[int, int, str], Any], rank: int, size: int, argument: str, folder: Path, group: int,
+) -> NoReturn:
+    """Call a function in this fork, within its group of processes, and end."""
+    status = 0
+    try:
+        torch.set_num_threads(1)
+        if size > 1:
+            store = dist.FileStore(str(folder / f"store-{group}"), size)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+        torch.save(function(rank, size, argument), folder / f"{group}-{rank}.pt")
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def until(condition: Any, seconds: float = 10.0) -> bool:

@@ -1,10 +1,9 @@
-"""What each of two processes trains, one after another: starting a process costs seconds; run by ``torchrun``."""
+"""What each of two processes trains, as ``torchrun`` starts them; run by ``tests.distributed.forked``."""
 
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -12,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from tests.distributed.forked import Scenario
 from tests.lightning.runs import QUIET, samples
 from tests.lightning.test_gradient_hooks import WithNorms
 from tests.lightning.test_manual_optimisation import GAN, Accumulating, Clipped
-from tests.spared import spare
 
 RECIPES: dict[str, type[L.LightningModule]] = {
     "GAN": GAN, "Accumulating": Accumulating, "Clipped": Clipped, "WithNorms": WithNorms,
@@ -78,18 +77,18 @@ def manual(rank: int, name: str) -> dict[str, Any]:
     trainer = L.Trainer(devices=2, use_distributed_sampler=False, **AN_EPOCH)
     trainer.fit(module, DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, rank, shuffle=False)))
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if "norm" in key}
-    return {"weights": module.state_dict(), "steps": trainer.global_step, "metrics": metrics}
+    weights = {key: value.tolist() for key, value in module.state_dict().items()}
+    return {"weights": weights, "steps": trainer.global_step, "metrics": metrics}
 
 
-def main(folder: Path, names: list[str]) -> None:
-    """Train, also by the recipes of these names, and leave there what came of it."""
-    rank = int(os.environ["RANK"])
-    spare()
-    found = {"automatic": automatic(rank)}
-    spare()  # Dynamo's part
-    found |= {name: manual(rank, name) for name in names}
-    torch.save(found, folder / f"{rank}.pt")
+def launched(rank: int, name: str) -> dict[str, Any]:
+    """Train by one of the recipes, or with loaders that Lightning shares out."""
+    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank)})
+    return automatic(rank) if name == "automatic" else manual(rank, name)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+BY_TORCHRUN = {
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
+    "TORCHELASTIC_RUN_ID": "of tests", "TORCHELASTIC_RESTART_COUNT": "0",
+}
+SCENARIOS = {name: Scenario(partial(launched, name=name), (0, 1), BY_TORCHRUN) for name in ("automatic", *RECIPES)}

@@ -1,40 +1,33 @@
-"""Two processes under one Trainer: weights of the first, shards of the loaders, metrics and decisions of all.
-
-One pair of processes trains all: starting a process costs seconds.
-"""
+"""Two processes under one Trainer: weights of the first, shards of the loaders, metrics and decisions of all."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from tests.lightning.ranks import RECIPES
+from tests.distributed.forked import OnDemand, on_demand
+from tests.lightning.ranks import RECIPES, SCENARIOS
 from tests.lightning.runs import Run, loader
 
 
 @pytest.fixture(scope="module")
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return what each process has come to, by what it trained: the recipes whose tests run."""
-    folder = tmp_path_factory.mktemp("ranks")
-    calls = [item.callspec for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         "-m", "tests.lightning.ranks", str(folder), *(call.params["name"] for call in calls)],
-        capture_output=True, text=True, timeout=400, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert done.returncode == 0, done.stderr
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnDemand]:
+    with on_demand("tests.lightning.ranks", SCENARIOS, tmp_path_factory.mktemp("ranks")) as scenarios:
+        yield scenarios
+
+
+def both(trained: OnDemand, name: str) -> list[dict[str, Any]]:
+    """Return what each process has come to."""
+    assert all(outcome.error is None for outcome in trained[name]), [outcome.error for outcome in trained[name]]
+    return [outcome.value for outcome in trained[name]]
 
 
 @pytest.fixture(scope="module")
-def ranks(trained: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [found["automatic"] for found in trained]
+def ranks(trained: OnDemand) -> list[dict[str, Any]]:
+    return both(trained, "automatic")
 
 
 def test_all_begin_with_the_weights_of_the_first_and_sum_their_gradients(ranks: list[dict[str, Any]]) -> None:
@@ -79,14 +72,14 @@ def test_programs_of_training_are_given_the_group(ranks: list[dict[str, Any]]) -
 
 @pytest.mark.suffices(name=["GAN", "WithNorms"])
 @pytest.mark.parametrize("name", RECIPES)
-def test_processes_train_as_one_batch_of_their_size(trained: list[dict[str, Any]], name: str) -> None:
+def test_processes_train_as_one_batch_of_their_size(trained: OnDemand, name: str) -> None:
     """Two processes of two replicas are one CPU run on batches four times as large."""
     cpu = Run("cpu", RECIPES[name], lambda: loader(96, batch_size=16), max_epochs=1)
-    ranks = [found[name] for found in trained]
+    ranks = both(trained, name)
     assert ranks[0]["steps"] == cpu.trainer.global_step
     norms = {key: value for key, value in cpu.metrics.items() if "norm" in key}
     assert ranks[1]["metrics"] == pytest.approx(norms, rel=1e-3)
     assert bool(norms) == (name == "WithNorms")
     for key, value in cpu.module.state_dict().items():
-        torch.testing.assert_close(ranks[0]["weights"][key], value, rtol=1e-3, atol=2e-5, msg=key)
-        assert torch.equal(ranks[0]["weights"][key], ranks[1]["weights"][key])
+        torch.testing.assert_close(torch.tensor(ranks[0]["weights"][key]), value, rtol=1e-3, atol=2e-5, msg=key)
+    assert ranks[0]["weights"] == ranks[1]["weights"]
