@@ -1,9 +1,13 @@
-"""What holds for all tests: the IR is verified after every pass, also in the processes that tests start."""
+"""What holds for all tests: the IR is verified after every pass, also in the processes that tests start.
+
+A process that hands tests out to others runs none: what imports torch is imported where it is used.
+"""
 
 import gc
 import logging
 import os
 import signal
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,18 +18,12 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:  # eager PyTorch's threads wait for each other where tests run side by side
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch
 from _pytest.logging import catching_logs
 
 from tests import thorough
 from tests.costs import RECORDED, Recorder
-from tests.spared import spare
 from tests.thorough import is_thorough, pytest_collection_modifyitems, pytest_report_header  # noqa: F401
-from torchipu.cache import settings
-from torchipu.compiler import VERIFY_VARIABLE
 
-spare()
-os.environ[VERIFY_VARIABLE] = "1"
 os.environ.setdefault("TORCHIPU_CACHE", "0")  # tests capture; those in tests/cache turn it on, and 1 does so for all
 
 
@@ -45,6 +43,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FileScheduling(config, log)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare a process that runs tests for all of them."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    from tests.spared import spare
+    from torchipu.compiler import VERIFY_VARIABLE
+
+    spare()
+    os.environ[VERIFY_VARIABLE] = "1"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
     """Import all files of tests without looking for garbage, which they do not leave; then leave all of it out."""
@@ -52,7 +61,10 @@ def pytest_collection() -> Iterator[object]:
     try:
         return (yield)
     finally:
-        spare()  # Dynamo has been imported meanwhile
+        if "torch" in sys.modules:
+            from tests.spared import spare
+
+            spare()  # Dynamo has been imported meanwhile
         gc.freeze()  # the collector would go through a million objects, now and again and again
         gc.enable()
 
@@ -85,15 +97,24 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         handler.setLevel(logging.WARNING)
 
 
+def pytest_sessionfinish() -> None:
+    """Leave the garbage of the last tests where it is: pytest would go through all that there is, five times."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _seed_of_its_own(request: pytest.FixtureRequest) -> None:
     """Draw the same weights and inputs for a test in every run, whichever tests ran before it."""
+    import torch
+
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture
 def captures_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a test's captures be kept for it: its steps have the same graph, and differ in how the host runs it."""
+    from torchipu.cache import settings
+
     monkeypatch.setenv(settings.SWITCH, "1")
     monkeypatch.setenv(settings.DIRECTORY, str(tmp_path / "captures"))
 
