@@ -102,7 +102,7 @@ def test_group_norm_agrees_with_float64(n, c, p, groups, affine):
     assert_near(grads, present, 20.0)
 
 
-BATCHES = [(2, 3, 5), (4, 7, 1), (300, 70, 1), (8, 40, 49), (2, 3, 20000), (5, 2, 4096), (3, 33, 300)]
+BATCHES = [(2, 3, 5), (4, 7, 1), (300, 70, 1), (7, 517, 1), (8, 40, 49), (2, 3, 20000), (5, 2, 4096), (3, 33, 300)]
 
 
 @pytest.mark.parametrize(("n", "c", "p"), BATCHES)

@@ -1,6 +1,9 @@
 /* Layer, group and batch normalisation; table/norm.py says what the kernels take. */
 #include "row_sums_body.h"
 
+/* Columns whose scales lie on the stack. */
+#define TI_NORM_COLUMNS 256
+
 /* y = (x - mean) rstd w + b with one w and b for each element of the row; either may be NULL. */
 TI_INLINE void FN(normalise_row)(float *y, const float *x, const float *w, const float *b, float mean, float rstd,
                                  int64_t n) {
@@ -57,6 +60,30 @@ TI_INLINE void FN(grad_row)(float *dx, const float *g, const float *x, float mea
   if (i < n) {
     const VF v = FN(load_filled)(g + i, n - i, m) * a + ((FN(load_filled)(x + i, n - i, m) - m) * b + c);
     FN(store_part)(dx + i, v, n - i);
+  }
+}
+
+/* As scale_row_of, with a mean, a scale and a shift for each column. */
+TI_INLINE void FN(scale_columns)(float *y, const float *x, const float *added, const float *mean, const float *scale,
+                                 const float *shift, int is_relu, int64_t n) {
+  for (int64_t i = 0; i < n; i += VL) {
+    const int64_t left = ti_min(VL, n - i);
+    VF v = (FN(load_most)(x + i, left) - FN(load_most)(mean + i, left)) * FN(load_most)(scale + i, left)
+           + FN(load_most)(shift + i, left);
+    if (added) v += FN(load_most)(added + i, left);
+    FN(store_most)(y + i, is_relu ? FN(relu)(v) : v, left);
+  }
+}
+
+/* As grad_row, with factors and a shift for each column. */
+TI_INLINE void FN(grad_columns)(float *dx, const float *g, const float *x, const float *mean, const float *by_g,
+                                const float *by_x, const float *shift, int64_t n) {
+  for (int64_t i = 0; i < n; i += VL) {
+    const int64_t left = ti_min(VL, n - i);
+    const VF around = FN(load_most)(x + i, left) - FN(load_most)(mean + i, left);
+    const VF v = FN(load_most)(g + i, left) * FN(load_most)(by_g + i, left)
+                 + (around * FN(load_most)(by_x + i, left) + FN(load_most)(shift + i, left));
+    FN(store_most)(dx + i, v, left);
   }
 }
 
@@ -291,6 +318,14 @@ TI_INLINE float FN(deviation)(const float *values, int64_t c, int64_t from_runni
   return from_running ? (float)(1.0 / sqrt(values[c] + eps)) : values[c];
 }
 
+/* The same of n columns, times their weights. */
+TI_INLINE void FN(column_scales)(float *scale, const float *spread, const float *w, int from_running, float eps,
+                                 int64_t n) {
+  for (int64_t i = 0; i < n; i++) scale[i] = from_running ? 1.0f / sqrtf(spread[i] + eps) : spread[i];
+  if (w)
+    for (int64_t i = 0; i < n; i++) scale[i] *= w[i];
+}
+
 TI_KERNEL(batch_apply) {
   float *y = (float *)args[0];
   const float *x = (const float *)args[1], *mean = (const float *)args[2], *spread = (const float *)args[3];
@@ -301,13 +336,14 @@ TI_KERNEL(batch_apply) {
   const int from_running = (int)p->from_running, has_relu = (int)p->has_relu;
   const double around = ((const norm_scalars *)scalars)->eps;
   if (l == 1) {
-    const float eps = (float)around;
-    for (int64_t i = begin * channels; i < end * channels; i += channels)
-      for (int64_t c = 0; c < channels; c++) {
-        const float r = from_running ? 1.0f / sqrtf(spread[c] + eps) : spread[c];
-        const float v = (x[i + c] - mean[c]) * (w ? r * w[c] : r) + (b ? b[c] : 0.0f) + (added ? added[i + c] : 0.0f);
-        y[i + c] = has_relu && v < 0 ? 0.0f : v;
-      }
+    float scale[TI_NORM_COLUMNS], shift[TI_NORM_COLUMNS];
+    for (int64_t c = 0; c < channels; c += TI_NORM_COLUMNS) {
+      const int64_t width = ti_min(TI_NORM_COLUMNS, channels - c);
+      FN(column_scales)(scale, spread + c, w ? w + c : NULL, from_running, (float)around, width);
+      for (int64_t k = 0; k < width; k++) shift[k] = b ? b[c + k] : 0.0f;
+      for (int64_t i = begin * channels + c; i < end * channels; i += channels)
+        FN(scale_columns)(y + i, x + i, added ? added + i : NULL, mean + c, scale, shift, has_relu, width);
+    }
     return TI_OK;
   }
   for (int64_t i = begin; i < end; i++) {
@@ -455,13 +491,18 @@ TI_KERNEL(batch_grad_apply) {
   const float count = (float)(p->samples * l), live = from_running ? 0.0f : 1.0f;
   const double around = ((const norm_scalars *)scalars)->eps;
   if (l == 1) {
-    const float eps = (float)around;
-    for (int64_t i = begin * channels; i < end * channels; i += channels)
-      for (int64_t c = 0; c < channels; c++) {
-        const float r = from_running ? 1.0f / sqrtf(spread[c] + eps) : spread[c], scale = w ? r * w[c] : r;
-        const float pull = live * (db[c] + (x[i + c] - mean[c]) * r * dw[c]) / count;
-        dx[i + c] = scale * (from_running ? dy[i + c] : dy[i + c] - pull);
+    float scale[TI_NORM_COLUMNS], slope[TI_NORM_COLUMNS], shift[TI_NORM_COLUMNS];
+    for (int64_t c = 0; c < channels; c += TI_NORM_COLUMNS) {
+      const int64_t width = ti_min(TI_NORM_COLUMNS, channels - c);
+      FN(column_scales)(slope, spread + c, NULL, from_running, (float)around, width);
+      for (int64_t k = 0; k < width; k++) {
+        const float r = slope[k];
+        scale[k] = w ? r * w[c + k] : r;
+        slope[k] = -live * scale[k] * r * dw[c + k] / count, shift[k] = -live * scale[k] * db[c + k] / count;
       }
+      for (int64_t i = begin * channels + c; i < end * channels; i += channels)
+        FN(grad_columns)(dx + i, dy + i, x + i, mean + c, scale, slope, shift, width);
+    }
     return TI_OK;
   }
   for (int64_t i = begin; i < end; i++) {
