@@ -232,6 +232,50 @@ def test_layouts_of_a_batch_of_many_do_not_change_a_bit(rows: int, columns: int,
         assert torch.equal(result, results[0])
 
 
+@pytest.mark.parametrize(("rows", "inner"), [(8, 1), (17, 5), (64, 9), (301, 130), (40, 9000)])
+@pytest.mark.parametrize("addend", ["none", "value", "column", "matrix of one"])
+def test_a_column_is_the_product_of_each_row_with_one_vector(rows: int, inner: int, addend: str) -> None:
+    torch.manual_seed(rows)
+    a, b = torch.randn(rows, inner), torch.randn(1, inner).t()  # as a layer with one feature has its weights
+    added = {"value": torch.randn(1), "column": torch.randn(rows, 1), "matrix of one": torch.randn(1, 1)}.get(addend)
+    operands = {"mat1": a, "mat2": b} if added is not None else {"self": a, "mat2": b}
+    given = {} if added is None else {"self": added}
+    target, attrs = ("aten.mm.default", {}) if added is None else ("aten.addmm.default", {"alpha": 2, "beta": 0.5})
+    planner = MiniPlanner(3)
+    (result,) = run_op(target, given | operands, attrs, [((rows, 1), DType.FLOAT)], planner=planner)
+    exact = a.double() @ b.double()
+    exact = exact if added is None else 2 * exact + 0.5 * added.double()
+    torch.testing.assert_close(result.double(), exact, atol=2 * bound(inner), rtol=1e-5)
+    assert ("matmul_dots" in planner.steps) is (1 < inner < 9000)
+    (alone,) = run_op(target, given | operands, attrs, [((rows, 1), DType.FLOAT)], planner=MiniPlanner(1))
+    assert torch.equal(result, alone)
+
+
+def test_columns_of_a_batch_and_of_a_vector() -> None:
+    a, b = torch.randn(7, 33, 20), torch.randn(7, 20, 1)
+    planner = MiniPlanner(2)
+    (product,) = run_op("aten.bmm.default", {"self": a, "mat2": b}, {}, [((7, 33, 1), DType.FLOAT)], planner=planner)
+    torch.testing.assert_close(product, a @ b, atol=1e-5, rtol=1e-5)
+    assert planner.steps == ["matmul_dots"]
+
+
+@pytest.mark.parametrize("activation", [torch.relu, torch.nn.functional.gelu, torch.nn.functional.silu])
+def test_a_layer_with_one_feature_is_activated_and_trains(activation: Any) -> None:
+    def layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return activation(torch.nn.functional.linear(x, weight, bias))
+
+    given = [torch.randn(50, 33), torch.randn(1, 33), torch.randn(1)]
+    found = [each.clone().requires_grad_() for each in given]
+    wanted = [each.double().requires_grad_() for each in given]
+    out = torch.compile(layer, backend="ipu", dynamic=False)(*found)
+    exact = layer(*wanted)
+    out.square().sum().backward()
+    exact.square().sum().backward()
+    torch.testing.assert_close(out.double(), exact, atol=1e-5, rtol=1e-5)
+    for mine, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine.grad.double(), other.grad, atol=1e-4, rtol=1e-4)  # type: ignore[union-attr]
+
+
 def test_no_summands_give_zeros() -> None:
     (result,) = run_op(
         "aten.mm.default", {"self": torch.ones(3, 0), "mat2": torch.ones(0, 4)}, {}, [((3, 4), DType.FLOAT)]

@@ -229,3 +229,20 @@ def test_what_is_taken_zero_times_is_not_read(function, shapes):
     torch.testing.assert_close(
         ours(missing[0], *factors, beta=0), function(torch.zeros_like(added), *factors), rtol=1e-5, atol=1e-5,
     )
+
+
+@pytest.mark.parametrize(("shapes", "expanded", "summed"), [
+    (((6, 4), (3, 4, 5), (6, 5)), ([1, 3], [0], [1, 2]), [2, 3]),  # forward of a bilinear layer
+    (((6, 4), (6, 3), (6, 5)), ([1, 3], [2, 3], [1, 2]), [0]),  # the gradient of its weights: outer products first
+    (((4,), (5,), (6,)), ([1, 2], [0, 2], [0, 1]), []),
+    (((6, 5), (6, 5), (5,)), ([], [], [0]), [0, 1]),
+    (((4, 5), (4, 5), (5,)), ([0], [0], [0, 1]), [2]),  # a dimension that no tensor has
+])
+def test_products_of_three_tensors_spread_over_each_other(
+    shapes: tuple[tuple[int, ...], ...], expanded: tuple[list[int], ...], summed: list[int],
+) -> None:
+    values = [torch.randn(shape) for shape in shapes]
+    wanted = torch._trilinear(*(value.double() for value in values), *expanded, summed)
+    torch._dynamo.reset()
+    found = torch.compile(lambda *given: torch._trilinear(*given, *expanded, summed), backend="ipu")(*values)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)

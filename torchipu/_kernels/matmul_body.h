@@ -275,6 +275,10 @@ enum { FN(DOT_COLUMNS) = 2 };
 TI_ALL_DOTS(FN(dots_table), 2)
 #endif
 TI_ALL_DOTS(FN(dots_of_column), 1)
+/* One row leaves registers for sums of more columns, which then need not wait for each other. */
+enum { FN(ROW_DOTS) = 8 };
+TI_DOTS(1, 8)
+static const FN(dots_tile) FN(dots_of_row)[2] = {FN(dots_1_8), FN(half_dots_1_8)};
 
 /* For few rows, where the columns of B lie dense, as the weights of a layer do: each is read once, as it lies. */
 TI_KERNEL(matmul_dots) {
@@ -291,13 +295,15 @@ TI_KERNEL(matmul_dots) {
     const char *const b = args[2] + batch * p->right_batch * size;
     float *c = (float *)args[0] + batch * M * N;
     /* Rows after rows against as many columns as stay in the first cache beside them. */
-    for (int64_t j0 = first; j0 < last; j0 += 8)
+    for (int64_t j0 = first; j0 < last; j0 += FN(ROW_DOTS))
       for (int64_t i = 0; i < M; i += 4) {
-        const int64_t rows = ti_min(4, M - i), end = ti_min(last, j0 + 8);
+        const int64_t rows = ti_min(4, M - i), end = ti_min(last, j0 + FN(ROW_DOTS));
         for (int64_t j = j0, columns; j < end; j += columns) {
           float sums[16];
-          columns = end - j >= FN(DOT_COLUMNS) ? FN(DOT_COLUMNS) : 1;
-          (columns > 1 ? FN(dots_table) : FN(dots_of_column))[halves][rows - 1](a + i * p->left_row, p->left_row, b + j * apart, apart, K, sums);
+          const int all = rows == 1 && end - j == FN(ROW_DOTS);
+          columns = all ? FN(ROW_DOTS) : end - j >= FN(DOT_COLUMNS) ? FN(DOT_COLUMNS) : 1;
+          const FN(dots_tile) tile = all ? FN(dots_of_row)[halves] : (columns > 1 ? FN(dots_table) : FN(dots_of_column))[halves][rows - 1];
+          tile(a + i * p->left_row, p->left_row, b + j * apart, apart, K, sums);
           const int plain = columns == 4 && alpha == 1.0f && (s ? beta == 1.0f && p->addend_column == 1 : !p->adds);
           for (int64_t r = 0; r < rows && plain; r++) {
             const __m128 more = s ? _mm_loadu_ps(s + (i + r) * p->addend_row + j) : _mm_setzero_ps();

@@ -152,14 +152,28 @@ def _trilinear(
     i1: Tensor, i2: Tensor, i3: Tensor, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
     sumdim: Sequence[int], unroll_dim: int = 1,
 ) -> Tensor:
-    """Multiply three tensors spread over each other's dimensions, and sum."""
-    operands = []
-    for value, dims in ((i1, expand1), (i2, expand2), (i3, expand3)):
-        for dim in dims:
-            value = value.unsqueeze(dim)
-        operands.append(value)
-    product = operands[0] * operands[1] * operands[2]
-    return product.sum(list(sumdim), dtype=product.dtype) if sumdim else product
+    """Multiply three tensors spread over each other's dimensions, and sum: two products, not all that is summed.
+
+    The first product is of two tensors that alone have a dimension which is summed, if there are such.
+    """
+    letters = "".join(chr(ord("a") + dim) for dim in range(i1.dim() + len(expand1)))
+    operands = [
+        (value, "".join(letter for dim, letter in enumerate(letters) if dim not in dims))
+        for value, dims in ((i1, expand1), (i2, expand2), (i3, expand3))
+    ]
+    result = "".join(letter for dim, letter in enumerate(letters) if dim not in sumdim)
+    if not set(result) <= set().union(*(has for _, has in operands)):
+        return NotImplemented
+    summed = set(letters) - set(result)
+    first, second, last = next(
+        (order for order in ((0, 1, 2), (1, 2, 0), (0, 2, 1))
+         if summed & set(operands[order[0]][1]) & set(operands[order[1]][1]) - set(operands[order[2]][1])),
+        (0, 1, 2),
+    )
+    (left, has_left), (right, has_right), (other, has_other) = operands[first], operands[second], operands[last]
+    kept = "".join(letter for letter in letters if letter in {*has_left, *has_right} & {*result, *has_other})
+    pair = torch.einsum(f"{has_left},{has_right}->{kept}", left, right)
+    return torch.einsum(f"{kept},{has_other}->{result}", pair, other)
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Any:

@@ -25,7 +25,7 @@ from torchipu._kernels.table.matmul import (
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
-from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner, Joined, Joining
 from torchipu.optable.samples import Samples
 
@@ -35,6 +35,7 @@ LEAST_ITEMS = 8  # items that keep four threads busy
 LEAST_SUMMANDS_FROM_ZERO = 32
 PACK_BLOCK = 256  # summands that an item of a packing takes
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
+MOST_COLUMN_SUMMANDS = 8192  # dot products sum all in the lanes of a vector; longer sums go in blocks, and lose less
 MOST_HALF_ROWS = 8
 """Rows that dot products read halves for: each is converted once for four of them, in all as a float copy would be."""
 FEW_ROWS, LEAST_INNER = 28, 64
@@ -151,6 +152,13 @@ def emit_product(
         return
     if _is_few_dots(left, right):
         _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
+        return
+    is_column = columns == 1 and left.dtype is DType.FLOAT and inner <= MOST_COLUMN_SUMMANDS
+    if is_column and _is_few_dots(_transposed(right), _transposed(left)):
+        # A column, as of a layer with one feature. Where activated its addend is one value, for a row as for a column.
+        turned = None if addend is None else _transposed(broadcast(addend, out.shape))
+        _emit_dots(plan, _transposed(out), _transposed(right), _transposed(left), turned, alpha, beta, adds=adds,
+                   activation=activation, has_weights_right=False)
         return
     if not adds and _turns(left, right, addend, alpha, beta):
         _emit_turned(plan, out, left, right, addend, activation)
@@ -295,11 +303,21 @@ def _is_few_dots(left: HostTensor, right: HostTensor) -> bool:
     return left_strides[1] == 1 and right_strides[0] == 1 and right_strides[1] > 1
 
 
+def _transposed(held: HostTensor) -> HostTensor:
+    """Show a matrix, or each of a batch, with rows for columns."""
+    *batch, rows, columns = held.shape
+    *apart, row, column = held.strides
+    return HostTensor(held.buffer, held.offset, (*batch, columns, rows), (*apart, column, row), held.dtype)
+
+
 def _emit_dots(
     plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None,
-    alpha: float, beta: float, *, adds: bool, activation: Activation,
+    alpha: float, beta: float, *, adds: bool, activation: Activation, has_weights_right: bool = True,
 ) -> None:
-    """Emit ``out = alpha * left @ right + beta * addend`` as dot products of rows and columns."""
+    """Emit ``out = alpha * left @ right + beta * addend`` as dot products of rows and columns.
+
+    Several runs share the right operand, and are joined, where that is the one which may have the weights.
+    """
     batch = out.shape[0] if len(out.shape) == 3 else 1
     (rows, inner), columns = left.shape[-2:], right.shape[-1]
     left_strides, right_strides = rows_apart(left), rows_apart(right)
@@ -318,7 +336,7 @@ def _emit_dots(
         MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
         scalars=MatmulScalars(alpha, beta), items=items,
         grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
-        adds_up=adds, joining=partial(_join_dots, ints) if batch == 1 and not adds else None,
+        adds_up=adds, joining=partial(_join_dots, ints) if has_weights_right and batch == 1 and not adds else None,
         writes=[Blocks.of((batch, rows, columns), (1, rows, DOT_BLOCK))],
     )
 
@@ -371,8 +389,7 @@ def _emit_turned(
     rows, columns, inner = right.shape[1], left.shape[0], left.shape[1]
     strides = rows_apart(right)
     assert strides is not None
-    turned = HostTensor(left.buffer, left.offset, left.shape[::-1], left.strides[::-1], left.dtype)
-    turned, layout = right_operand(plan, turned, rows, columns, inner)
+    turned, layout = right_operand(plan, _transposed(left), rows, columns, inner)
     row_block, column_block = _blocks(1, rows, columns, *BLOCK)
     items = -(-rows // row_block) * -(-columns // column_block)
     plan.step(
