@@ -13,6 +13,7 @@ from tests.capture.test_aot import Classifier, Cnn, Dropping, Indexing, Tied, Vi
 from torchipu.backend import COUNTS, ipu_backend
 from torchipu.capture.block import Block
 from torchipu.errors import CaptureError, OptionsError, UnsupportedOpError
+from torchipu.host.executor import HOST_THREADS, GraphExecutor
 from torchipu.report.recorder import recording
 
 
@@ -301,3 +302,29 @@ def test_compiled_updates_are_those_of_eager(make: Callable[[Any], torch.optim.O
             step()
     for mine, exact in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_threads_are_those_of_torch_unless_options_or_a_launcher_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are the same for any number; those who call ``torch.set_num_threads`` leave cores to others."""
+    found: list[int] = []
+    made = GraphExecutor.__init__
+
+    def init(self: GraphExecutor, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        found.append(self.threads)
+
+    monkeypatch.setattr(GraphExecutor, "__init__", init)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.delenv(HOST_THREADS, raising=False)
+    function = torch.compile(torch.sin, backend="ipu")
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 3, 8):
+            torch.set_num_threads(threads)
+            function(torch.ones(3))
+        torch.compile(torch.cos, backend="ipu", options={"host_threads": 7})(torch.ones(3))
+        monkeypatch.setenv(HOST_THREADS, "2")
+        torch.compile(torch.tan, backend="ipu")(torch.ones(3))
+    finally:
+        torch.set_num_threads(before)
+    assert found == [2, 3, 4, 7, 2]

@@ -33,7 +33,7 @@ from torchipu.compiler import Compiled
 from torchipu.host.agreement import Agreement
 from torchipu.host.border import resolved
 from torchipu.host.collectives import wait_for
-from torchipu.host.executor import GraphExecutor
+from torchipu.host.executor import GraphExecutor, threads_of_torch
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role
@@ -152,8 +152,8 @@ class Program:
             if visible and layout is not None and isinstance(value, Tensor) and value in number:
                 self.output_strides |= _strides_to_make(layout, number[value], graph.outputs[number[value]])
         self.executor = GraphExecutor(
-            graph, imported.constants, threads=options.host_threads, seed=options.seed, frozen=frozen,
-            traps=options.floating_point_exceptions, counts=options.statistics,
+            graph, imported.constants, threads=options.host_threads or threads_of_torch(),
+            seed=options.seed, frozen=frozen, traps=options.floating_point_exceptions, counts=options.statistics,
             is_strict=options.strict_numerics,
             written={} if stays else stored_over(imported, graph, recipe.written, shown),
             output_strides=self.output_strides,

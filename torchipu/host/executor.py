@@ -42,6 +42,14 @@ def default_threads() -> int:
     return min(int(share), available) if share.isdecimal() and int(share) > 0 else available
 
 
+def threads_of_torch() -> int:
+    """Return how many host threads a program of ``torch.compile`` uses unless told: those of torch, at most one a CPU.
+
+    Dynamo compiles anew once ``torch.set_num_threads`` has been called. The share that a launcher gives comes first.
+    """
+    return default_threads() if os.environ.get(HOST_THREADS) else min(default_threads(), torch.get_num_threads())
+
+
 class GraphExecutor:
     """Runs a graph once a call, on tensors whose strides may differ from call to call.
 

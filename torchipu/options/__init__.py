@@ -304,8 +304,8 @@ class Options:
         kind=bool,
     )
     host_threads: int | None = declare(
-        None, "host threads that run the kernels, without effect on results; None for one a core", kind=int,
-        optional=True, least=1, unit="threads",
+        None, "host threads that run the kernels, without effect on results; None for one a core, under torch.compile "
+        "for as many as torch has", kind=int, optional=True, least=1, unit="threads",
     )
 
     plan_cache_bytes: int = declare(
