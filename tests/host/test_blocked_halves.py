@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 import torchipu
 from tests.host.test_layouts import CASES, note_layouts
 from tests.releases import NO_EPSILON
+from torchipu.ops.blocked import convolution
 
 
 class RoundedOneByOne(TorchDispatchMode):
@@ -104,6 +105,40 @@ def test_random_bits_are_those_of_row_major_values(
     plain = step_of(model, stochastic_rounding=rounds, frozen_weights=False)(x)
     assert torch.equal(results[0], plain)
     assert torch.equal(results[0], results[1])
+
+
+class Widened(nn.Module):
+    """A convolution of one pixel, and the depthwise one that reads what it makes."""
+
+    def __init__(self, channels: int, window: int, stride: int, activation: type[nn.Module]) -> None:
+        super().__init__()
+        self.inner, self.first = nn.Conv2d(20, channels, 1), nn.BatchNorm2d(channels)
+        self.deep = nn.Conv2d(channels, channels, window, stride, window // 2, groups=channels)
+        self.second, self.activation = nn.BatchNorm2d(channels), activation()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.activation(self.first(self.inner(x)))
+        return self.activation(self.second(self.deep(y)))
+
+
+@pytest.mark.parametrize("rounds", [False, True], ids=["nearest", "stochastic"])
+@pytest.mark.parametrize(
+    "case", [(72, 3, 1, nn.Hardswish), (37, 5, 2, nn.SiLU), (130, 3, 2, nn.ReLU), (64, 7, 1, nn.Identity)], ids=str,
+)
+def test_what_a_depthwise_convolution_reads_of_the_cache_is_rounded_as_in_memory(
+    case: tuple[int, int, int, type[nn.Module]], rounds: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(6)
+    model, x = Widened(*case).eval().half().requires_grad_(False), torch.randn(17, 20, 15, 18).half()
+    whole = [step_of(model, stochastic_rounding=rounds, host_threads=threads, host_times=True) for threads in (1, 3)]
+    found = [step(x) for step in whole]
+    assert "pointwise_depthwise" in {timed.name for timed in whole[0].observed().steps}
+    monkeypatch.setattr(convolution, "_goes_deep", lambda *_: False)
+    parted = step_of(model, stochastic_rounding=rounds, host_times=True)
+    expected = parted(x)
+    assert "pointwise_depthwise" not in {timed.name for timed in parted.observed().steps}
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], expected)
 
 
 def test_rounding_at_random_has_no_bias_and_is_switched_off_between_calls() -> None:

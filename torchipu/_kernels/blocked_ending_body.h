@@ -56,6 +56,13 @@ TI_INLINE void FN(move_ending)(FN(blocked_ending) *e, ptrdiff_t floats) {
   if (e->gate) e->gate += floats;
 }
 
+/* How many operands an ending reads. */
+static inline int FN(ending_operands)(int64_t flags) {
+  const int64_t once = TI_BLOCKED_ENDING_HAS_FIRST | TI_BLOCKED_ENDING_HAS_AFFINE | TI_BLOCKED_ENDING_HAS_ADDEND | TI_BLOCKED_ENDING_HAS_GATE;
+  const int64_t random = ((1 << TI_ROUNDED_OPS) - 1) * TI_BLOCKED_ENDING_IS_RANDOM;
+  return __builtin_popcountll((unsigned long long)(flags & (once | random)));
+}
+
 /* Reads scales and shifts, `lanes` of each, of which those from `first` on count here, what is added, and the gate. The
  * results of all images have so many channels and pixels. */
 static FN(blocked_ending) FN(begin_ending)(char *const *args, int64_t flags, int64_t activation, int64_t lanes, int64_t first,

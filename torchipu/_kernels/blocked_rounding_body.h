@@ -15,8 +15,17 @@ typedef struct {
   int is_rounded, is_random, has_channels_last;
 } FN(rounded_op);
 
+/* Rows of some blocks of one image that are held by themselves, [block][rows][columns][lanes]: columns beside the image are
+ * among those that are held. */
 typedef struct {
-  const float *results;                   /* of all images */
+  int64_t plane, columns;                 /* vectors of a block, of a row */
+  int64_t row, width, padding;            /* of the image, the first that is held; its columns, and those held before them */
+  uint32_t image, block;                  /* the one, the first */
+} FN(held_rows);
+
+typedef struct {
+  const float *results;                   /* of all images, or what is held */
+  const FN(held_rows) *held;              /* NULL for all images */
   uint32_t channels, pixels, blocks;      /* of an image */
   int is_any, overflow;
   FN(rounded_op) ops[TI_ROUNDED_OPS];
@@ -40,7 +49,13 @@ TI_INLINE FN(blocked_place) FN(place_at)(const FN(blocked_rounding) *r, uint32_t
 }
 
 static inline FN(blocked_place) FN(vector_place)(const FN(blocked_rounding) *r, const float *y) {
-  const int64_t vector = (y - r->results) / VL, plane = vector / r->pixels;
+  const int64_t vector = (y - r->results) / VL;
+  if (r->held) {
+    const FN(held_rows) h = *r->held;
+    const int64_t block = vector / h.plane, row = vector % h.plane / h.columns, column = vector % h.plane % h.columns;
+    return FN(place_at)(r, h.image, h.block + (uint32_t)block, (uint32_t)((h.row + row) * h.width + column - h.padding));
+  }
+  const int64_t plane = vector / r->pixels;
   return FN(place_at)(r, (uint32_t)(plane / r->blocks), (uint32_t)(plane % r->blocks), (uint32_t)(vector % r->pixels));
 }
 

@@ -18,15 +18,17 @@ typedef struct {
   float *held;                      /* [block][span][columns][lanes] */
   const int32_t *from, *to;         /* of a pixel in the image and among those held */
   FN(blocked_ending) inner;
+  FN(held_rows) rows;               /* that `inner` rounds */
 } FN(widened);
 
 /* Rows [row, end) of the image, which are held from `place` on. */
-static void FN(widen_rows)(const FN(widened) *t, int64_t row, int64_t end, int64_t place) {
+static void FN(widen_rows)(FN(widened) *t, int64_t row, int64_t end, int64_t place) {
   const blocked_window s = t->p->window;
   const int64_t channels = t->p->channels, blocks_in = ti_ceil(channels, VL), count = (end - row) * s.w;
   static const int32_t none = 0;
   FN(blocked_tile) tile = {.taps = &none, .num_taps = 1, .channel = 1, .w_block = channels * VL, .x_block = s.h * s.w * VL,
                            .y_block = t->span * t->columns * VL, .y = t->held + place * t->columns * VL};
+  t->rows.row = row - place;
   for (int64_t k = 0; k < count; k += FN(PIXELS_AT_A_TIME)) {
     tile.from = t->from + k;
     tile.to = t->to + k;
@@ -43,7 +45,7 @@ static void FN(widen_rows)(const FN(widened) *t, int64_t row, int64_t end, int64
 }
 
 /* Holds rows [row, end), some of which may be outside of the image, from `place` on. */
-static void FN(hold_rows)(const FN(widened) *t, int64_t row, int64_t end, int64_t place) {
+static void FN(hold_rows)(FN(widened) *t, int64_t row, int64_t end, int64_t place) {
   const blocked_window s = t->p->window;
   const int64_t a = ti_min(end, ti_max(row, 0)), b = ti_max(a, ti_min(end, s.h)), floats = t->columns * VL;
   for (int64_t k = 0; k < t->blocks; k++) {
@@ -78,6 +80,7 @@ static void FN(convolve_strip)(const FN(widened) *t, const FN(blocked_ending) *e
     for (int64_t i = 0; i < count; i += strip) {
       const int64_t out = ((t->first + k) * s.oh + r + i) * s.ow * VL, rows = ti_min(strip, count - i);
       FN(blocked_ending) e = *ending;
+      if (e.first) e.first += (t->first + k) * VL;
       if (e.is_affine) { e.scale += (t->first + k) * VL; e.shift += (t->first + k) * VL; }
       FN(move_ending)(&e, out);
       for (int64_t row = 0; row < rows; row++)
@@ -93,7 +96,7 @@ TI_KERNEL(pointwise_depthwise) {
   const int64_t blocks = ti_ceil(s.g, VL), blocks_in = ti_ceil(p->channels, VL), bands = ti_ceil(s.oh, p->rows), parts = ti_ceil(blocks, p->blocks);
   FN(widened) t = {.p = p, .w = (const float *)args[2], .columns = s.w + 2 * s.pw, .span = (p->strip - 1) * s.sh + s.kh, .held = (float *)scratch};
   int32_t *const from = (int32_t *)(t.held + p->blocks * t.span * t.columns * VL), *const to = from + t.span * s.w;
-  char *const *const endings = args + 4 + (p->inner_flags & TI_BLOCKED_ENDING_HAS_AFFINE ? 1 : 0);
+  char *const *const endings = args + 4 + FN(ending_operands)(p->inner_flags);
   (void)scalars;
   for (int64_t r = 0; r < t.span; r++)
     for (int64_t c = 0; c < s.w; c++) {
@@ -106,7 +109,10 @@ TI_KERNEL(pointwise_depthwise) {
     t.first = item % parts * p->blocks;
     t.blocks = ti_min(p->blocks, blocks - t.first);
     t.x = (const float *)args[1] + n * blocks_in * s.h * s.w * VL;
-    t.inner = FN(begin_ending)(args + 4, p->inner_flags, p->inner_activation, blocks * VL, t.first * VL, args[0], s.g, s.oh * s.ow);
+    t.inner = FN(begin_ending)(args + 4, p->inner_flags, p->inner_activation, blocks * VL, t.first * VL, t.held, s.g, s.h * s.w);
+    t.rows = (FN(held_rows)){.plane = t.span * t.columns, .columns = t.columns, .width = s.w, .padding = s.pw,
+                             .image = (uint32_t)n, .block = (uint32_t)t.first};
+    t.inner.rounding.held = &t.rows;
     const int64_t image = n * blocks * s.oh * s.ow * VL;
     FN(blocked_ending) ending = FN(begin_ending)(endings, p->flags, p->activation, blocks * VL, 0, args[0], s.g, s.oh * s.ow);
     if (ending.added) ending.added += image;

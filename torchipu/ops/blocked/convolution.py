@@ -49,12 +49,7 @@ def _parted(ops: Sequence[Op]) -> tuple[Sequence[Op], Sequence[Op]]:
 
 
 def _goes_deep(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
-    """Whether a depthwise convolution reads what one of a pixel makes, and nothing else of that is asked.
-
-    Halves would have to be rounded between the two.
-    """
-    if any(tensor.dtype is DType.HALF for op in (*ops, after) for tensor in (*op.inputs, op.outputs[0])):
-        return False
+    """Whether a depthwise convolution reads what one of a pixel makes, and nothing else of that is asked."""
     if any(op.target in (CONVOLUTION, ADD) for op in ops[1:]) or after.needed("weight") is ops[-1].outputs[0]:
         return False
     return _serves(after, rows) and pointwise_depthwise.serves(_shape(ops[0]), _shape(after))
@@ -162,7 +157,7 @@ def _emit_both(inner: Sequence[Op], ops: Sequence[Op], plan: BlockedPlanner) -> 
     """Emit a convolution of one pixel and the depthwise one behind it."""
     endings = _ending(inner, plan), _ending(ops, plan)
     source = plan.blocked(inner[0].needed("input"))
-    weights = plan.value(inner[0].needed("weight")), plan.value(ops[0].needed("weight"))
+    weights = plan.value(inner[0].needed("weight"), DType.FLOAT), plan.value(ops[0].needed("weight"), DType.FLOAT)
     out = plan.blocked_output(ops[-1].outputs[0])
     pointwise_depthwise.emit(plan, _shape(inner[0]), _shape(ops[0]), out, source, weights, endings)
 
