@@ -32,11 +32,13 @@ from torchipu.ir.verify import verify_executable, verify_graph, verify_mappings,
 from torchipu.options import Options
 from torchipu.passes.canonicalise import canonicalise
 from torchipu.passes.layers import find_layers
+from torchipu.passes.padded_sums import concatenate_padded_sums
 from torchipu.passes.placement import place
 from torchipu.passes.precision import set_precision
 from torchipu.passes.random_streams import number_random_streams
 from torchipu.passes.recompute import recompute
 from torchipu.passes.shared_indices import share_indices
+from torchipu.passes.written_pieces import concatenate_written_pieces
 from torchipu.remembered import Remembered
 from torchipu.target import Target, lookup_target
 
@@ -95,6 +97,8 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     Stage("canonicalise", "graph", lambda c: canonicalise(c.graph)),
+    Stage("written_pieces", "graph", lambda c: concatenate_written_pieces(c.graph)),
+    Stage("padded_sums", "graph", lambda c: concatenate_padded_sums(c.graph)),
     Stage("shared_indices", "graph", lambda c: share_indices(c.graph)),
     Stage("placement", "graph", lambda c: place(c.graph, c.options, c.target, c.instances)),
     Stage("layers", "graph", lambda c: find_layers(c.graph)),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg
-from torchipu.optable.generic import EFFECT_TOKEN
+from torchipu.optable.dead_ops import drop_dead
 from torchipu.optable.spec import spec_of
 
 
@@ -24,7 +24,7 @@ def canonicalise(graph: Graph) -> Graph:
     Returns:
         The new graph, or the same object when there is nothing to remove.
     """
-    return _drop_dead(_merge(_in_bodies(graph)))
+    return drop_dead(_merge(_in_bodies(graph)))
 
 
 def _in_bodies(graph: Graph) -> Graph:
@@ -143,6 +143,9 @@ def _origin(op: Op, maker: Mapping[Tensor, Op]) -> Tensor | None:
     """Return the tensor whose value an op repeats: its operand, or the operand of an op that it undoes."""
     if is_no_op(op):
         return op.inputs[0]
+    if _base_name(op.target) == "copy" and len(op.inputs) == 2:
+        written = op.needed("src")
+        return written if _agree(written, op.outputs[0]) else None
     inner = maker.get(op.inputs[0]) if len(op.inputs) == 1 and len(op.outputs) == 1 else None
     if inner is None:
         return None
@@ -210,19 +213,3 @@ def _base_name(target: str) -> str:
     """Return ``add`` for ``aten.add.Tensor``."""
     parts = target.split(".")
     return parts[1] if len(parts) > 1 else target
-
-
-# --------------------------------------------------------------------------- dead ops
-def _drop_dead(graph: Graph) -> Graph:
-    """Drop ops whose results reach neither an output nor an update; an op may be there for its effect."""
-    live = {*graph.outputs, *(value for _, value in graph.updates)}
-    kept: list[Op] = []
-    for op in reversed(graph.ops):
-        spec = spec_of(op)
-        has_effect = not op.outputs or EFFECT_TOKEN in op.operands or (spec is not None and spec.has_effect)
-        if has_effect or any(tensor in live for tensor in op.outputs):
-            live.update(op.inputs)
-            kept.append(op)
-    if len(kept) == len(graph.ops):
-        return graph
-    return replace(graph, ops=tuple(reversed(kept)))

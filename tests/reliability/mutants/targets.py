@@ -12,6 +12,9 @@ NEAREST: dict[str, tuple[str, ...]] = {
         "passes/test_precision.py", "numerics/test_half_partials.py", "numerics/test_rounding_in_steps.py",
     ),
     "passes/recompute.py": ("passes/test_recompute.py",),
+    "optable/pieces.py": ("passes/test_pieces.py",),
+    "passes/padded_sums.py": ("passes/test_pieces.py",),
+    "passes/written_pieces.py": ("passes/test_pieces.py",),
     "passes/shared_indices.py": ("passes/test_shared_indices.py",),
     "device/lower/functions.py": ("device/test_lower.py", "goldens", "passes/test_control_flow.py"),
     "device/lower/values.py": (
