@@ -19,6 +19,7 @@ from torchipu.host.emit import (
     pool_blocked,
 )
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 
 # images, groups, channels, results, size, window, stride, padding, dilation
@@ -70,7 +71,7 @@ def test_the_layout_holds_every_channel_in_its_lane_and_comes_back(shape: tuple[
     for threads in (1, 3):
         plan = MiniPlanner(threads)
         held = blocked(plan, x)
-        lanes = blocked_layout.vector_lanes()
+        lanes = vector_lanes()
         expected = F.pad(x, (0, 0, 0, 0, 0, -shape[1] % lanes), value=float("nan"))
         expected = expected.unflatten(1, (-1, lanes)).permute(0, 1, 3, 4, 2)
         torch.testing.assert_close(plan.fetch(held), expected, rtol=0, atol=0, equal_nan=True)
@@ -246,7 +247,7 @@ def test_pooling_equals_torch(pooling: Pooling, window: tuple[int, int, int, int
         exact = F.avg_pool2d(x, size, stride, padding, ceil_mode=True, count_include_pad=with_padding)
     plan = MiniPlanner(2)
     out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
-    lanes = blocked_layout.vector_lanes()
+    lanes = vector_lanes()
     sizes = BlockedWindow(
         2, -(-11 // lanes), 1, 1, 13, 10, *exact.shape[2:], size, size, stride, stride, padding, padding, dilation,
         dilation,

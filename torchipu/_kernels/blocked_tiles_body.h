@@ -12,6 +12,10 @@ TI_INLINE void FN(add_channel)(const int nb, const int np, const float *w, ptrdi
   for (int b = 0; b < nb; b++) weight[b] = FN(load)(w + b * w_block);
 #pragma GCC unroll 12
   for (int j = 0; j < np; j++) {
+    if (nb == 1) {
+      FN(add_product_of)(&sum[j], p[j] + i, weight[0]);
+      continue;
+    }
     const VF v = FN(broadcast)(p[j] + i);
 #pragma GCC unroll 4
     for (int b = 0; b < nb; b++) FN(add_product)(&sum[j * nb + b], v, weight[b]);

@@ -179,9 +179,13 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
     if (nv > 1) b1 = FN(load)(b + VL);
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
+      if (nv == 1) {
+        FN(add_product_of)(&c0[i], p + i * as, b0);
+        continue;
+      }
       const VF x = FN(broadcast)(p + i * as);
       FN(add_product)(&c0[i], x, b0);
-      if (nv > 1) FN(add_product)(&c1[i], x, b1);
+      FN(add_product)(&c1[i], x, b1);
     }
   }
   if (t->accumulate) {

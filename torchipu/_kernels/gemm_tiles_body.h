@@ -22,16 +22,14 @@ typedef struct { const float *a[TI_POINTERS], *b, *next_a, *next_b; float *laid;
 /* c0 += *from * b0 and c1 += *from * b1; by_sum: with one instruction each, which reads *from for itself. Instructions count
  * where another thread runs on the same core; were all rows read so, it would be the reads. */
 TI_INLINE void FN(add_products)(const int nv, const int by_sum, const float *from, VF b0, VF b1, VF *c0, VF *c1) {
-#if VL == 16 && !defined __SANITIZE_ADDRESS__  /* which does not see what assembler reads */
-  if (by_sum) {
-    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*c0) : "v"(b0), "m"(*from));
-    if (nv > 1) __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*c1) : "v"(b1), "m"(*from));
+  if (by_sum || nv == 1) {
+    FN(add_product_of)(c0, from, b0);
+    if (nv > 1) FN(add_product_of)(c1, from, b1);
     return;
   }
-#endif
   const VF x = FN(broadcast)(from);
   FN(add_product)(c0, x, b0);
-  if (nv > 1) FN(add_product)(c1, x, b1);
+  FN(add_product)(c1, x, b1);
 }
 
 /* Adds summand k to all sums of a tile. */

@@ -29,6 +29,10 @@ TI_INLINE void FN(outer_sums)(const int nb, const FN(outer_tile) *t) {
         for (int b = 0; b < nb; b++) d[b] = FN(load)(dy + b * dy_block);
 #pragma GCC unroll 8
         for (int j = 0; j < FN(OUTER_CHANNELS); j++) {
+          if (nb == 1) {
+            FN(add_product_of)(&sum[j], x + j, d[0]);
+            continue;
+          }
           const VF v = FN(broadcast)(x + j);
 #pragma GCC unroll 3
           for (int b = 0; b < nb; b++) FN(add_product)(&sum[j * nb + b], v, d[b]);

@@ -26,3 +26,13 @@ TI_INLINE void FN(add_product)(VF *c, VF a, VF b) {
   __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
 #endif
 }
+
+/* c += *p b, in one instruction that reads *p for itself where there is one: where nothing else takes what p shows, a
+ * broadcast of its own would make two of it. */
+TI_INLINE void FN(add_product_of)(VF *c, const float *p, VF b) {
+#if VL == 16 && !defined __SANITIZE_ADDRESS__  /* which does not see what assembler reads */
+  __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*c) : "v"(b), "m"(*p));
+#else
+  FN(add_product)(c, FN(broadcast)(p), b);
+#endif
+}

@@ -16,8 +16,8 @@ from torchipu.host.emit.blocked_layout import (
     emit_rows_from_blocked,
     emit_rows_to_blocked,
     emit_to_blocked,
-    vector_lanes,
 )
+from torchipu.host.emit.vectors import vector_lanes
 from torchipu.host.fusion import Fused
 from torchipu.host.uses import Uses
 from torchipu.host.values import Values

@@ -6,29 +6,19 @@ machine holds. What lies behind the last channel says nothing, and nothing may c
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Sequence
-from functools import cache
 from math import prod
 
-from torchipu._kernels.abi import call_kernel
-from torchipu._kernels.table.blocked_layout import FROM_BLOCKED, TO_BLOCKED, VECTOR_LANES, BlockedLayoutInts
+from torchipu._kernels.table.blocked_layout import FROM_BLOCKED, TO_BLOCKED, BlockedLayoutInts
 from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
 PART_PIXELS = 512  # of an item: what it reads and writes stays in a first-level cache
 LEAST_ELEMENTS = 32768  # of a chunk of items
-
-
-@cache
-def vector_lanes() -> int:
-    """Return how many floats a vector of this machine holds."""
-    lanes = ctypes.c_int64()
-    call_kernel(VECTOR_LANES, [ctypes.addressof(lanes)])
-    return lanes.value
 
 
 def blocked_shape(shape: Sequence[int]) -> tuple[int, ...]:

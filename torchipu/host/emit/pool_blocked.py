@@ -15,9 +15,9 @@ from torchipu._kernels.table.pool_blocked import (
     PoolBlockedInts,
     Pooling,
 )
-from torchipu.host.emit.blocked_layout import vector_lanes
 from torchipu.host.emit.conv_blocked import Ending
 from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 

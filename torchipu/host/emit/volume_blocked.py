@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import prod
 
 from torchipu.host.emit import conv_blocked, conv_weight_blocked
-from torchipu.host.emit.blocked_layout import vector_lanes
 from torchipu.host.emit.conv_blocked import Ending
 from torchipu.host.emit.conv_product import emit_reduce
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy, emit_fill
+from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.volume import Volume

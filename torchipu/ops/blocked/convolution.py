@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from torchipu._kernels.table.conv_blocked import Activation
 from torchipu.host.emit import conv_blocked, depthwise_blocked, pointwise_depthwise, winograd
-from torchipu.host.emit.blocked_layout import vector_lanes
 from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.vectors import vector_lanes
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import activation_of, is_of_floats

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torchipu.host.emit import conv_blocked, conv_weight_blocked, winograd, winograd_weight
-from torchipu.host.emit.blocked_layout import vector_lanes
 from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.half_partials import has_half_partials
+from torchipu.host.emit.vectors import vector_lanes
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import is_floating, is_of_floats

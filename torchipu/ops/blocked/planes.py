@@ -8,9 +8,10 @@ from math import prod
 from torchipu._kernels.table.conv_blocked import Activation, BlockedWindow
 from torchipu._kernels.table.pool_blocked import Pooling
 from torchipu.host.emit import pool_blocked
-from torchipu.host.emit.blocked_layout import blocked_shape, emit_from_blocked, vector_lanes
+from torchipu.host.emit.blocked_layout import blocked_shape, emit_from_blocked
 from torchipu.host.emit.conv_blocked import Ending
 from torchipu.host.emit.copy import emit_copy
+from torchipu.host.emit.vectors import vector_lanes
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import activation_of, is_floating, is_of_floats
