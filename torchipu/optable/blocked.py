@@ -37,6 +37,10 @@ class BlockedPlanner(HostPlanner, Protocol):
         """Whether a value has its channels last, where it lies row-major."""
         ...
 
+    def expected_output(self, tensor: Tensor) -> HostTensor:
+        """Return storage for a result, in the order in which the caller expects it; row-major where nobody does."""
+        ...
+
     def blocked_output(self, tensor: Tensor) -> HostTensor:
         """Return storage in the blocked layout for a result."""
         ...
