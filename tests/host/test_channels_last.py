@@ -21,6 +21,11 @@ class Called(nn.Module):
         return self.function(*operands)
 
 
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
 def of(function: Callable[..., torch.Tensor]) -> Callable[[int], nn.Module]:
     return lambda channels: Called(function)
 
@@ -31,6 +36,15 @@ ALIKE: dict[str, Callable[[int], nn.Module]] = {
     "batch norm without statistics": lambda channels: nn.BatchNorm2d(channels, track_running_stats=False),
     "batch norm and relu": lambda channels: nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU()),
     "several norms": lambda channels: nn.Sequential(nn.BatchNorm2d(channels), nn.SiLU(), nn.BatchNorm2d(channels)),
+    "max-pool": lambda channels: nn.MaxPool2d(2, ceil_mode=True),
+    "max-pool of windows that overlap": lambda channels: nn.MaxPool2d(3, 2, 1),
+    "average": lambda channels: nn.AvgPool2d(2, ceil_mode=True),
+    "average of windows that overlap": lambda channels: nn.AvgPool2d(3, (1, 2), 1),
+    "average without padding": lambda channels: nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    "average by a divisor": lambda channels: nn.AvgPool2d((1, 2), 1, (0, 1), divisor_override=3),
+    "adaptive average": lambda channels: nn.AdaptiveAvgPool2d((2, 3)),
+    "adaptive maximum": lambda channels: nn.AdaptiveMaxPool2d((3, 2)),
+    "norm and pool": lambda channels: nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(), nn.AvgPool2d(2, 1, 1)),
     "pad": of(lambda x: functional.pad(x, (1, 0, 2, 3))),
     "flip": of(lambda x: x.flip(2)),
     "cat": of(lambda x: torch.cat([x, x * 2], 1)),
@@ -78,7 +92,6 @@ def test_results_are_those_of_eager_pytorch(
     monkeypatch: pytest.MonkeyPatch, name: str, sizes: tuple[int, ...], trains: bool,
 ) -> None:
     names = _planned(monkeypatch)
-    torch._dynamo.reset()
     ours, exact = _made(name, sizes[1]).train(trains), _made(name, sizes[1]).double().train(trains)
     x = torch.randn(sizes).to(memory_format=torch.channels_last)
     like = exact(x.double())
@@ -94,6 +107,34 @@ def test_results_are_those_of_eager_pytorch(
         torch.testing.assert_close(mine.to(theirs.dtype), theirs, rtol=1e-5, atol=1e-5)
     if is_last:
         assert "transpose" not in names
+
+
+@pytest.mark.parametrize("module", [
+    nn.MaxPool3d(2, ceil_mode=True), nn.MaxPool3d((3, 2, 1), 1, (1, 1, 0)), nn.AvgPool3d(2, 1, 1),
+    nn.AdaptiveAvgPool3d((2, 1, 3)), nn.AdaptiveMaxPool3d(2), nn.BatchNorm3d(5),
+])
+@pytest.mark.parametrize("trains", [False, True])
+def test_volumes_are_computed_as_they_lie(module: nn.Module, trains: bool) -> None:
+    x = torch.randn(2, 5, 4, 3, 5).to(memory_format=torch.channels_last_3d)
+    module.train(trains).float()
+    gradient = torch.randn(module(x).shape).to(memory_format=torch.channels_last_3d) if trains else None
+    found = _of(torch.compile(module, backend="ipu"), x, gradient)
+    wanted = _of(module.double(), x.double(), None if gradient is None else gradient.double())
+    assert found[0].stride() == wanted[0].stride()
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2, dilation=2), nn.AdaptiveMaxPool2d(2)])
+def test_places_of_the_largest_are_those_of_eager_pytorch(pool: nn.Module) -> None:
+    pool.return_indices = True
+    x = torch.randint(0, 4, (2, 21, 7, 6)).float().to(memory_format=torch.channels_last)
+    x[0, 3, 1:4, 2] = torch.nan
+    x[1, :, 5] = -torch.inf
+    with torch.no_grad():
+        (largest, places), wanted = torch.compile(pool, backend="ipu")(x), pool(x)
+    assert torch.equal(places, wanted[1])
+    torch.testing.assert_close(largest, wanted[0], rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["batch norm", "batch norm and relu"])
