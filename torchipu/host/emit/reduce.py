@@ -153,7 +153,7 @@ def _columns(kept: _Walk, reduced: _Walk) -> int:
 
 
 def _rows_together(columns: int, total: int, strides: Sequence[int], held: HostTensor) -> int:
-    """Return how many rows of few columns are taken as one, where they lie one behind the other; 1 for each by itself."""
+    """Return how many rows of few columns are taken as one, where they lie one behind the other; 1 for each alone."""
     if not columns or tuple(strides) != (columns,) or held.dtype is not DType.FLOAT:
         return 1
     most = max(1, min(REDUCE_PANEL // columns, total // LEAST_TALL))
