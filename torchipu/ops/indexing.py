@@ -124,7 +124,7 @@ def _scatter(
 def _scatter_flat(
     plan: HostPlanner, out: HostTensor, index: HostTensor, source: HostTensor, *, source_rows: int, how: Join,
 ) -> None:
-    """Join elements of a source, or its only one where it has 0 rows, into 1-d ``out`` where a 1-d index says."""
+    """Join elements of a source, or its only one where it has 0 rows, into those of ``out``; all are row-major."""
     ints = ScatterBlockInts(
         element_bytes=out.dtype.host_bytes, index_bytes=INDEX_BYTES[index.dtype], index_rows=index.num_elements,
         inner=1, extent=out.num_elements, source_rows=source_rows, how=how,
@@ -415,9 +415,7 @@ def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     out = plan.output(op.outputs[0], dtype) if is_plain else plan.scratch(base.shape, dtype)
     if base.num_elements and _are_few_elements(len(dims), index.num_elements, rows, inner):
         emit_copy(plan, out, base)
-        flat = [replace(held, shape=(held.num_elements,), strides=(1,)) for held in (out, index)]
-        several = strides[0] != 0
-        _scatter_flat(plan, *flat, source, source_rows=index.num_elements if several else 0, how=how)
+        _scatter_flat(plan, out, index, source, source_rows=index.num_elements if strides[0] else 0, how=how)
     elif base.num_elements:
         buckets = bucket(plan, index, rows, wrap=True)
         _reduce_rows(plan, out, base, source, buckets, sizes=(1, rows, inner), count=index.num_elements,
