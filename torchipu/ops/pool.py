@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.table import pool as kernels
@@ -229,8 +230,14 @@ def _emit_max(op: Op, plan: HostPlanner) -> None:
     if emit_max_of_rows(op, plan, 2, tables, triple(op, "dilation", dimensions=2)):
         return
     value = plan.value(x, DType.FLOAT)
-    y, indices = plan.output(op.outputs[0], DType.FLOAT), plan.output(op.outputs[1], DType.LONG)
+    y = plan.output(op.outputs[0], DType.FLOAT)
     reads = op.outputs[0].num_elements * _window(op)
+    if not plan.wanted(op.outputs[1]):
+        scratch_bytes = 8 * prod(op.outputs[0].shape[-2:])
+        ints = _ints(op, x, op.outputs[0])
+        _step(plan, kernels.MAX_POOL_VALUES, [y], [value], ints, _planes(x), reads, scratch_bytes)
+        return
+    indices = plan.output(op.outputs[1], DType.LONG)
     _step(plan, kernels.MAX_POOL, [y, indices], [value], _ints(op, x, op.outputs[0]), _planes(x), reads)
 
 
