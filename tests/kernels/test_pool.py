@@ -79,7 +79,7 @@ def test_max_pool_gives_torch_values_indices_and_gradient(case: tuple) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_values_alone_are_those_beside_which_indices_are(case: tuple) -> None:
     x = torch.randn(2, 3, *case[0])
-    x[0, 1, 1, 3], x[1, 2], x[0, 0, :3, :5] = float("nan"), -float("inf"), 1.0
+    x[0, 1, -1, 3], x[1, 2], x[0, 0, :3, :5] = float("nan"), -float("inf"), 1.0
     attrs = attributes(case)
     y, _ = torch.ops.aten.max_pool2d_with_indices(x, *attrs.values())
     shapes = [(tuple(y.shape), DType.FLOAT), (tuple(y.shape), DType.LONG)]
