@@ -169,6 +169,7 @@ class Program:
             written={} if stays else stored_over(imported, graph, recipe.written, shown),
             output_strides=self.output_strides,
             saved=_saved_alone(imported, number, is_visible), plain=plain,
+            is_alone=recipe.leg is Leg.FORWARD and num_results is None,
         )
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}

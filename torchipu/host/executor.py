@@ -68,6 +68,7 @@ class GraphExecutor:
         output_strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
         saved: Numbers of outputs that may lie in any order of their dimensions.
         plain: Numbers of outputs that the caller would copy where they do not lie row-major.
+        is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class GraphExecutor:
         seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
         is_strict: bool = False, written: Mapping[int, int] | None = None,
         output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
-        plain: Collection[int] = (),
+        plain: Collection[int] = (), is_alone: bool = False,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
@@ -85,7 +86,7 @@ class GraphExecutor:
         self.calls = 0
         self.written = dict(written or {})
         self.output_strides = dict(output_strides or {})
-        self.saved, self.plain = frozenset(saved), frozenset(plain)
+        self.saved, self.plain, self.is_alone = frozenset(saved), frozenset(plain), is_alone
         self.apartness = Apartness(graph.inputs, set(self.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
@@ -186,7 +187,7 @@ class GraphExecutor:
         planner = Planner(
             self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
             written=self.written if are_apart else {}, is_strict=self.is_strict,
-            output_strides=self.output_strides, saved=self.saved, plain=self.plain,
+            output_strides=self.output_strides, saved=self.saved, plain=self.plain, is_alone=self.is_alone,
         )
         with seldom_collected():
             plan = planner.plan()

@@ -102,7 +102,7 @@ class Layouts:
         # A linear layer reads packed weights here, which it need not elsewhere.
         self.rows = find_rows(graph.ops) if graph is not None and terms.packs_ahead else {}
         found = [] if graph is None else _find_runs(graph, uses, fused, self.rows, terms)
-        choose = _paying if terms.packs_ahead else _exact
+        choose = _paying if terms.joins_freely else _exact
         self._take(choose(found, uses, self.rows, terms))
 
     def _take(self, group: Iterable[Run]) -> None:
@@ -226,7 +226,7 @@ def _run_from(
             break
         if not readers[0].outputs:
             break  # it is sent to another process
-        if not form.follows(ops, readers[0], rows) or not (terms.packs_ahead or readers[0].target in EXACT):
+        if not form.follows(ops, readers[0], rows) or not (terms.joins_freely or readers[0].target in EXACT):
             break
         if min(others, default=len(places)) <= places[readers[0]]:
             break  # what the first op makes beside is read by the next one, or before it

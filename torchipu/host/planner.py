@@ -79,6 +79,7 @@ class Planner:
         output_strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
         saved: Numbers of outputs that may lie in any order of their dimensions.
         plain: Numbers of outputs that the caller would copy where they do not lie row-major.
+        is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
@@ -98,7 +99,7 @@ class Planner:
         frozen: Sequence[Tensor] = (), observation: Observation | None = None,
         written: Mapping[int, int] | None = None, is_strict: bool = False,
         output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
-        plain: Collection[int] = (),
+        plain: Collection[int] = (), is_alone: bool = False,
     ) -> None:
         replicas = replicas or Replicas()
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
@@ -132,7 +133,7 @@ class Planner:
         # Sums are made in another order: how many micro-batches an iteration has may not decide that.
         packs_ahead = bool(self.frozen) and not graph.updates
         blocked = graph if self.observation is None else None
-        self.layouts = Layouts(blocked, self.uses, self.fused, Terms(is_strict, packs_ahead))
+        self.layouts = Layouts(blocked, self.uses, self.fused, Terms(is_strict, packs_ahead, packs_ahead or is_alone))
         self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
         self.steps: list[Step] = []

@@ -60,12 +60,14 @@ class Terms:
 
     Attributes:
         is_strict: As of `BlockedPlanner`.
-        packs_ahead: Whether weights are packed once for many calls; the program then is in one process, and which ops
-            are computed together may change how values are rounded.
+        packs_ahead: Whether weights are packed once for many calls.
+        joins_freely: Whether which ops are computed together may change how values are rounded: the program is in one
+            process, on one stage, and changes no weights.
     """
 
     is_strict: bool = False
     packs_ahead: bool = True
+    joins_freely: bool = True
 
 
 def first_result(ops: Sequence[Op]) -> Tensor | None:
