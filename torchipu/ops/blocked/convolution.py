@@ -27,7 +27,7 @@ from torchipu.optable.host_tensor import HostTensor
 # Measured with vectors of eight lanes; both scale with them.
 PLAIN_NS, BLOCKED_NS = 0.0345, 0.0265  # of a multiplication and addition
 # Saved where a group has one channel: for a row of an image, which the plain form lays out by itself, for an element of
-# it, and for a result. Measured with vectors of eight and of sixteen lanes, for which they are about the same, and raised
+# it, and for a result. Measured with vectors of eight and of sixteen lanes, for which they are about alike, and raised
 # by what `layouts.REORDER_NS` was seen to say too much there.
 DEPTHWISE_ROW_NS, DEPTHWISE_INPUT_NS, DEPTHWISE_NS = 8.0, 0.4, 0.4
 ACTIVATION_NS = 0.4  # for an element, where it would be a pass of its own
