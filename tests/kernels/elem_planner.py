@@ -75,9 +75,11 @@ class MiniPlanner:
     def alias(self, tensor: Tensor, view: HostTensor) -> None:
         self.values[tensor] = view
 
-    def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
-        """Return row-major storage for a result."""
-        return self.output(tensor)
+    def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+        return self.value(tensor, dtype)
+
+    def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
+        return self.output(tensor, dtype)
 
     def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
         self.values[result] = self.values[state]

@@ -63,6 +63,11 @@ CASES = [
     (2, 4, 4, 4, (19, 23), (11, 2), (1, 1), (5, 0), (1, 1)),
     (1, 3, 3, 3, (27, 23), (9, 3), (1, 2), (4, 1), (1, 1)),
     (1, 3, 3, 3, (27, 23), (9, 3), (2, 1), (8, 1), (2, 1)),
+    # one window is the image
+    (5, 1, 3, 7, (4, 5), (4, 5), (1, 1), (0, 0), (1, 1)),
+    (70, 1, 16, 120, (5, 5), (5, 5), (2, 2), (0, 0), (1, 1)),
+    (1, 1, 2, 130, (7, 1), (7, 1), (3, 3), (0, 0), (1, 5)),
+    (9, 1, 40, 1, (3, 3), (3, 3), (1, 1), (0, 0), (1, 1)),
 ]
 
 
@@ -132,6 +137,22 @@ def test_convolution_gradients_equal_float64(case: tuple) -> None:
         torch.testing.assert_close(one.double(), exact, atol=1e-3, rtol=1e-4)
         assert torch.equal(one, two)
         assert torch.equal(one, four)
+
+
+@pytest.mark.parametrize(("images", "channels", "results", "window"), [(5, 100, 33, (4, 4)), (1, 3, 1, (2, 7))])
+def test_transposed_convolution_of_a_pixel_equals_float64(
+    images: int, channels: int, results: int, window: tuple[int, int],
+) -> None:
+    torch.manual_seed(1)
+    x, w, b = torch.randn(images, channels, 1, 1), torch.randn(channels, results, *window), torch.randn(results)
+    attrs = {
+        "stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "transposed": True, "output_padding": [0, 0],
+        "groups": 1,
+    }
+    expected = reference(x, w, b, attrs)
+    operands = {"input": x, "weight": w, "bias": b}
+    found = run_op("aten.convolution.default", operands, attrs, [(tuple(expected.shape), DType.FLOAT)])[0]
+    torch.testing.assert_close(found.double(), expected, atol=2e-4, rtol=1e-4)
 
 
 def test_convolution_of_one_dimension_equals_torch() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
+from tests.kernels.elem_planner import MiniPlanner
 from tests.kernels.immediate import run_op
 from torchipu._kernels.abi import KernelTrap
+from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import pool  # noqa: F401
 
@@ -23,7 +27,23 @@ CASES = [
     ((7, 7), (7, 7), (7, 7), (0, 0), (1, 1), False),
     ((11, 19), (3, 19), (4, 19), (1, 0), (1, 1), True),
     ((11, 19), (3, 19), (2, 19), (0, 0), (1, 1), False),
+    # columns three, four and five apart: more than a vector of them, fewer, one
+    ((1, 203), (1, 4), (1, 4), (0, 0), (1, 1), False),
+    ((5, 100), (2, 3), (2, 3), (0, 1), (1, 1), True),
+    ((3, 66), (1, 2), (1, 4), (0, 0), (1, 3), False),
+    ((4, 90), (2, 7), (1, 5), (1, 3), (1, 1), False),
+    ((2, 49), (1, 4), (1, 3), (0, 2), (1, 1), False),
 ]
+
+
+class ValuesAlone(MiniPlanner):
+    """Of whose pools nobody reads the indices."""
+
+    def wanted(self, tensor: Tensor) -> bool:
+        return tensor.dtype is DType.FLOAT
+
+    def finish(self, outputs: Sequence[Tensor]) -> list[torch.Tensor]:
+        return super().finish(outputs[:1])
 
 
 def attributes(case: tuple) -> dict[str, object]:
@@ -40,7 +60,7 @@ def attributes(case: tuple) -> dict[str, object]:
 @pytest.mark.parametrize("case", CASES)
 def test_max_pool_gives_torch_values_indices_and_gradient(case: tuple) -> None:
     x = torch.randn(2, 3, *case[0])
-    x[0, 1, 2, 3], x[1, 2] = float("nan"), -float("inf")
+    x[0, 1, -1, 3], x[1, 2] = float("nan"), -float("inf")
     x[0, 0, :3, :5] = 1.0  # ties
     attrs = attributes(case)
     y, indices = torch.ops.aten.max_pool2d_with_indices(x, *attrs.values())
@@ -54,6 +74,19 @@ def test_max_pool_gives_torch_values_indices_and_gradient(case: tuple) -> None:
     operands = {"grad_output": dy, "self": x, "indices": indices}
     (dx,) = run_op("aten.max_pool2d_with_indices_backward.default", operands, attrs, [(tuple(x.shape), DType.FLOAT)], 2)
     torch.testing.assert_close(dx, expected)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_alone_are_those_beside_which_indices_are(case: tuple) -> None:
+    x = torch.randn(2, 3, *case[0])
+    x[0, 1, -1, 3], x[1, 2], x[0, 0, :3, :5] = float("nan"), -float("inf"), 1.0
+    attrs = attributes(case)
+    y, _ = torch.ops.aten.max_pool2d_with_indices(x, *attrs.values())
+    shapes = [(tuple(y.shape), DType.FLOAT), (tuple(y.shape), DType.LONG)]
+    for threads in (1, 2):
+        plan = ValuesAlone(threads)
+        (mine,) = run_op("aten.max_pool2d_with_indices.default", {"self": x}, attrs, shapes, planner=plan)
+        torch.testing.assert_close(mine, y, rtol=0, atol=0, equal_nan=True)
 
 
 def test_an_index_outside_the_plane_is_a_trap() -> None:

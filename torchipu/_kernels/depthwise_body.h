@@ -8,26 +8,34 @@
 #include "runs_body.h"
 #include "conv_ending_body.h"
 
-/* Lays out rows of `count` images from x, `image` floats apart: scratch row i is source row top + i, in `sw` phases. */
+/* Lays out rows of `count` images from x, `image` floats apart: scratch row i is source row top + i, in `sw` phases. Where
+ * zeros lie as they shall, since the same rows of as many images were laid out there before, only pixels are copied. */
 static void FN(lay_out)(const grid *g, const bands *b, const float *x, ptrdiff_t image, int64_t count, int64_t top, int64_t rows,
-                        int64_t left, float *d) {
-  const int64_t pitch = b->pitch, used = count * b->span;
+                        int64_t left, int has_zeros, float *d) {
+  const int64_t pitch = b->pitch;
   for (int64_t i = 0; i < rows; i++, d += g->sw * pitch) {
     const int64_t row = top + i;
-    if (row < 0 || row >= g->h) { FN(zero_run)(d, g->sw * pitch); continue; }
+    if (row < 0 || row >= g->h) {
+      if (!has_zeros) FN(zero_run)(d, g->sw * pitch);
+      continue;
+    }
     for (int64_t phase = 0; phase < g->sw; phase++) {
       const int64_t first = left + phase;  /* source column of place 0; place k is first + k * sw */
       const int64_t lo = first < 0 ? ti_min(b->span, ti_ceil(-first, g->sw)) : 0;
       const int64_t hi = first < g->w ? ti_max(lo, ti_min(b->span, ti_ceil(g->w - first, g->sw))) : lo;
       float *to = d + phase * pitch;
-      for (int64_t n = 0; n < count; n++, to += b->span) {
-        FN(zero_run)(to, lo);
+      if (!has_zeros) FN(zero_run)(to, pitch);
+      for (int64_t n = 0; n < count; n++, to += b->span)
         FN(copy_run)(to + lo, x + n * image + row * g->w + first + lo * g->sw, hi - lo, g->sw);
-        FN(zero_run)(to + hi, b->span - hi);
-      }
-      FN(zero_run)(to, pitch - used);
     }
   }
+}
+/* What was laid out last. */
+typedef struct { int64_t top, count; } FN(laid);
+TI_INLINE int FN(lies_alike)(FN(laid) *last, int64_t top, int64_t count) {
+  const int is_alike = last->top == top && last->count == count;
+  *last = (FN(laid)){top, count};
+  return is_alike;
 }
 
 /* Sums of TI_TILE_ROWS rows of nv vectors. Column c of `kh` taps begins at x + at[c]; from tap to tap, and from row of
@@ -72,12 +80,41 @@ static const FN(depthwise_tile) FN(depthwise_tiles)[TI_MOST_SHARED][2] = {
   {FN(depthwise_7_1), FN(depthwise_7_2)},
 };
 
+/* Sums of one row, as signals have it, where taps share no loads: as many vectors at a time as keep the sums apart. */
+TI_INLINE void FN(depthwise_line_of)(const int nv, const float *x, const int32_t *at, const float *w, int64_t taps, float *d) {
+  VF sum[4];
+#pragma GCC unroll 4
+  for (int v = 0; v < nv; v++) sum[v] = FN(set)(0);
+  for (int64_t t = 0; t < taps; t++) {
+    const VF tap = FN(set)(w[t]);
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) sum[v] = FN(fma)(FN(load)(x + at[t] + v * VL), tap, sum[v]);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < nv; v++) FN(store)(d + v * VL, sum[v]);
+}
+static __attribute__((noinline)) void FN(depthwise_line)(const float *x, const int32_t *at, const float *w, int64_t taps,
+                                                         int64_t lanes, float *d) {
+  int64_t l = 0;
+  for (; l + 3 * VL < lanes; l += 4 * VL) FN(depthwise_line_of)(4, x + l, at, w, taps, d + l);
+  for (; l < lanes; l += VL) FN(depthwise_line_of)(1, x + l, at, w, taps, d + l);
+}
+
 /* What becomes of the sums of a result: act(scale sum + shift + added), 0 where `gate` is not above 0. */
 typedef struct { float *y; const float *added, *gate; float scale, shift; int is_affine, is_relu; } FN(ending);
 
 /* Ends n sums and stores them `step` apart from place `at` on. */
 TI_INLINE void FN(end_run)(const FN(ending) *e, const float *sums, int64_t n, ptrdiff_t at, int64_t step) {
   const VF scale = FN(set)(e->scale), shift = FN(set)(e->shift);
+  if (step == 1 && !e->added && !e->gate) {
+    for (int64_t i = 0; i < n; i += VL) {
+      VF v = FN(load)(sums + i);
+      if (e->is_affine) v = v * scale + shift;
+      if (e->is_relu) v = FN(relu)(v);
+      FN(store_most)(e->y + at + i, v, n - i);
+    }
+    return;
+  }
   for (int64_t i = 0; i < n; i += VL) {
     const int64_t width = ti_min(VL, n - i);
     _Alignas(64) float lanes[VL];
@@ -121,19 +158,23 @@ TI_KERNEL(depthwise) {
     const int64_t column = tap->column - p->left;
     at[c] = (int32_t)((tap->row - p->top) * row + column % g.sw * pitch + column / g.sw);
   }
+  FN(laid) last = {0, 0};
   for (int64_t item = begin; item < end; item++) {
     const int64_t group = item / blocks, n0 = item % blocks * b.images, images = ti_min(b.images, g.n - n0);
     const int64_t lanes = (images - 1) * b.span + g.gw;
     const float *x = (const float *)args[1] + (n0 * g.g + group) * plane;
     for (int64_t a0 = 0; a0 < g.gh; a0 += b.rows) {
       const int64_t rows = ti_min(b.rows, g.gh - a0);
-      if (p->columns) FN(lay_out)(&g, &b, x, g.g * plane, images, a0 * g.sh + p->top, b.source_rows, p->left, source);
+      const int64_t top = a0 * g.sh + p->top;
+      const int has_zeros = FN(lies_alike)(&last, top, images);
+      if (p->columns) FN(lay_out)(&g, &b, x, g.g * plane, images, top, b.source_rows, p->left, has_zeros, source);
       for (int64_t m = 0; m < g.m; m++) {
         const float *weights = (const float *)args[2] + group * p->weight_group + m * p->weight_row;
         for (int64_t t = 0; t < p->num_taps; t++) w[t] = weights[p->taps[t].weight];
         FN(find_affine)(args + 3, flags, ((const conv_product_scalars *)scalars)->epsilon, group * g.m + m, 1, &e.scale, &e.shift);
         for (int64_t a = 0; a < rows; a += TI_TILE_ROWS) {
-          for (int64_t l = 0; l < lanes; l += 2 * VL)
+          if (rows - a == 1 && p->shared == 1) FN(depthwise_line)(source + a * g.sh * row, at, w, p->columns, lanes, sums);
+          else for (int64_t l = 0; l < lanes; l += 2 * VL)
             FN(depthwise_tiles)[p->shared - 1][lanes - l > VL](source + a * g.sh * row + l, g.sh * row, at, w, p->columns, sums + l, pitch);
           for (int64_t r = 0; r < ti_min(TI_TILE_ROWS, rows - a); r++)
             for (int64_t n = 0; n < images; n++)
@@ -192,13 +233,16 @@ TI_KERNEL(depthwise_weight) {
     const int64_t column = p->taps[t].column - p->left;
     at[t] = (int32_t)((p->taps[t].row - p->top) * row + column % g.sw * b.pitch + column / g.sw);
   }
+  FN(laid) last = {0, 0};
   for (int64_t item = begin; item < end; item++) {
     const int64_t group = item % g.g, chunk = item / g.g;
     memset(totals, 0, sizeof(double) * (size_t)(g.m * taps));
     for (int64_t n = g.n * chunk / p->chunks; n < g.n * (chunk + 1) / p->chunks; n++)
       for (int64_t a = 0; a < g.gh; a += b.rows) {
         const int64_t rows = ti_min(b.rows, g.gh - a);
-        FN(lay_out)(&g, &b, (const float *)args[2] + (n * g.g + group) * plane, 0, 1, a * g.sh + p->top, b.source_rows, p->left, source);
+        const int64_t top = a * g.sh + p->top;
+        const int has_zeros = FN(lies_alike)(&last, top, 1);
+        FN(lay_out)(&g, &b, (const float *)args[2] + (n * g.g + group) * plane, 0, 1, top, b.source_rows, p->left, has_zeros, source);
         for (int64_t m = 0; m < g.m; m++) {
           const float *dy = (const float *)args[1] + ((n * g.g + group) * g.m + m) * pixels + a * g.gw;
           for (int64_t t = 0; t < taps; t += FN(TAPS_AT_ONCE))

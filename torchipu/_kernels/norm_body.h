@@ -319,11 +319,20 @@ TI_INLINE float FN(deviation)(const float *values, int64_t c, int64_t from_runni
 }
 
 /* The same of n columns, times their weights. */
-TI_INLINE void FN(column_scales)(float *scale, const float *spread, const float *w, int from_running, float eps,
+TI_INLINE void FN(column_scales)(float *scale, const float *spread, const float *w, int from_running, double eps,
                                  int64_t n) {
-  for (int64_t i = 0; i < n; i++) scale[i] = from_running ? 1.0f / sqrtf(spread[i] + eps) : spread[i];
+  for (int64_t i = 0; i < n; i++) scale[i] = FN(deviation)(spread, i, from_running, eps);
   if (w)
     for (int64_t i = 0; i < n; i++) scale[i] *= w[i];
+}
+
+/* How many rows are taken as one: where they have few columns, most of a vector or of a loop would go unused. */
+TI_INLINE int64_t FN(rows_together)(int64_t channels, int64_t rows) {
+  return ti_max(1, ti_min(rows, TI_NORM_COLUMNS / channels));
+}
+/* Says `width` values again, so that they are there `times` times. */
+TI_INLINE void FN(repeat)(float *values, int64_t width, int64_t times) {
+  for (int64_t i = width; i < width * times; i++) values[i] = values[i - width];
 }
 
 TI_KERNEL(batch_apply) {
@@ -336,13 +345,18 @@ TI_KERNEL(batch_apply) {
   const int from_running = (int)p->from_running, has_relu = (int)p->has_relu;
   const double around = ((const norm_scalars *)scalars)->eps;
   if (l == 1) {
-    float scale[TI_NORM_COLUMNS], shift[TI_NORM_COLUMNS];
+    float scale[TI_NORM_COLUMNS], shift[TI_NORM_COLUMNS], centre[TI_NORM_COLUMNS];
     for (int64_t c = 0; c < channels; c += TI_NORM_COLUMNS) {
       const int64_t width = ti_min(TI_NORM_COLUMNS, channels - c);
-      FN(column_scales)(scale, spread + c, w ? w + c : NULL, from_running, (float)around, width);
-      for (int64_t k = 0; k < width; k++) shift[k] = b ? b[c + k] : 0.0f;
-      for (int64_t i = begin * channels + c; i < end * channels; i += channels)
-        FN(scale_columns)(y + i, x + i, added ? added + i : NULL, mean + c, scale, shift, has_relu, width);
+      const int64_t together = FN(rows_together)(channels, end - begin);
+      FN(column_scales)(scale, spread + c, w ? w + c : NULL, from_running, around, width);
+      for (int64_t k = 0; k < width; k++) shift[k] = b ? b[c + k] : 0.0f, centre[k] = mean[c + k];
+      FN(repeat)(scale, width, together), FN(repeat)(shift, width, together);
+      FN(repeat)(centre, width, together);
+      for (int64_t r = begin; r < end; r += together) {
+        const int64_t i = r * channels + c, n = width * ti_min(together, end - r);
+        FN(scale_columns)(y + i, x + i, added ? added + i : NULL, centre, scale, shift, has_relu, n);
+      }
     }
     return TI_OK;
   }
@@ -381,40 +395,91 @@ TI_KERNEL(batch_norm) {
   return TI_OK;
 }
 
-/* Means of VL columns of [N, C] from column c, `left` of them real, and sums of squares around them. Sums of 256 rows
- * at a time keep the error of long columns small. */
-TI_INLINE void FN(column_moments)(const float *x, int64_t n, int64_t stride, int64_t left, VF *mean, VF *squares) {
-  VF sum = {0};
-  for (int64_t first = 0; first < n; first += 256) {
-    VF s = {0};
-    for (int64_t i = first; i < ti_min(n, first + 256); i++)
-      s += FN(load_most)(x + i * stride, left);
-    sum += s;
-  }
-  const VF centre = sum / (float)n;
-  VF rest = {0}, around = {0};
-  for (int64_t first = 0; first < n; first += 256) {
-    VF s = {0}, t = {0};
-    for (int64_t i = first; i < ti_min(n, first + 256); i++) {
-      const VF d = FN(load_most_filled)(x + i * stride, left, centre) - centre;
-      s += d, t += d * d;
+/* Sums down `rows` rows of `width` <= 4 VL columns: of what of them lies above `centre`, and of its squares; or of `g`, if
+ * there is one, and of its products with what lies above. */
+TI_INLINE void FN(add_columns_of)(const int nv, const float *x, const float *g, int64_t rows, int64_t stride,
+                                  int64_t width, const float *centre, float *sums, float *products) {
+  VF s[4], t[4], m[4];
+  const int64_t last = width - (nv - 1) * VL;
+#pragma GCC unroll 4
+  for (int v = 0; v < nv; v++) s[v] = t[v] = FN(set)(0), m[v] = FN(load)(centre + v * VL);
+  for (int64_t r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) {
+      const int64_t at = r * stride + v * VL, n = v + 1 < nv ? VL : last;
+      const VF d = FN(load_most_filled)(x + at, n, m[v]) - m[v], f = g ? FN(load_most)(g + at, n) : d;
+      s[v] += f, t[v] += f * d;
     }
-    rest += s, around += t;
   }
-  *mean = centre + rest / (float)n;
-  *squares = around - rest * rest / (float)n;
+#pragma GCC unroll 4
+  for (int v = 0; v < nv; v++) FN(store)(sums + v * VL, s[v]), FN(store)(products + v * VL, t[v]);
+}
+static __attribute__((noinline)) void FN(add_columns)(const float *x, const float *g, int64_t rows, int64_t stride,
+                                                      int64_t width, const float *centre, float *sums, float *products) {
+  switch ((int)ti_ceil(width, VL)) {
+    case 1: FN(add_columns_of)(1, x, g, rows, stride, width, centre, sums, products); break;
+    case 2: FN(add_columns_of)(2, x, g, rows, stride, width, centre, sums, products); break;
+    case 3: FN(add_columns_of)(3, x, g, rows, stride, width, centre, sums, products); break;
+    default: FN(add_columns_of)(4, x, g, rows, stride, width, centre, sums, products);
+  }
+}
+/* The same of `count` rows that lie one behind the other, as many at a time as fill the vectors; what these columns come
+ * to is added up. `centre` has room for 4 VL values, and says them again. */
+TI_INLINE void FN(add_block)(const float *x, const float *g, int64_t count, int64_t channels, int64_t width, float *centre,
+                             float *sums, float *products) {
+  const int64_t together = width < channels ? 1 : ti_max(1, ti_min(count, 4 * VL / width)), whole = count / together;
+  float s[4 * VL], t[4 * VL];
+  FN(repeat)(centre, width, together);
+  FN(add_columns)(x, g, whole, channels * together, width * together, centre, sums, products);
+  for (int64_t i = width; i < width * together; i++) sums[i % width] += sums[i], products[i % width] += products[i];
+  if (whole * together == count) return;
+  const int64_t done = whole * together * channels;
+  FN(add_columns)(x + done, g ? g + done : NULL, count - whole * together, channels, width, centre, s, t);
+  for (int64_t i = 0; i < width; i++) sums[i] += s[i], products[i] += t[i];
 }
 
-TI_KERNEL(batch_columns) {
+/* Two passes over rows that stay in the cache, as `moments` makes them. */
+TI_KERNEL(batch_row_moments) {
   const batch_ints *const p = (const batch_ints *)ints;
-  const float *x = (const float *)args[6];
-  for (int64_t c = begin; c < end; c += VL) {
-    VF mean, squares;
-    const int64_t left = ti_min(VL, end - c);
-    FN(column_moments)(x + c, p->samples, p->channels, left, &mean, &squares);
-    for (int64_t i = 0; i < left; i++) {
-      const FN(channel) all = {mean[i], squares[i] < 0 ? 0.0 : squares[i], (double)p->samples};
-      FN(keep_statistics)(args, all, c + i, p->has_running, (const batch_scalars *)scalars);
+  const float *const all = (const float *)args[1];
+  for (int64_t chunk = begin; chunk < end; chunk++) {
+    const int64_t count = ti_min(p->rows, p->samples - chunk * p->rows);
+    float *const mean = (float *)args[0] + chunk * 2 * p->channels, *const squares = mean + p->channels;
+    for (int64_t c = 0; c < p->channels; c += 4 * VL) {
+      const int64_t width = ti_min(4 * VL, p->channels - c);
+      const float *const x = all + chunk * p->rows * p->channels + c;
+      float centre[4 * VL] = {0}, s[4 * VL], t[4 * VL];
+      FN(add_block)(x, NULL, count, p->channels, width, centre, s, t);
+      for (int64_t i = 0; i < width; i++) centre[i] = s[i] / (float)count;
+      FN(add_block)(x, NULL, count, p->channels, width, centre, s, t);
+      for (int64_t i = 0; i < width; i++) {
+        mean[c + i] = centre[i] + s[i] / (float)count;
+        const float around = t[i] - s[i] * s[i] / (float)count;
+        squares[c + i] = around < 0 ? 0.0f : around;
+      }
+    }
+  }
+  return TI_OK;
+}
+
+/* Channels side by side, which have as many samples in each chunk: the same quotients serve all of them. */
+TI_KERNEL(batch_row_statistics) {
+  const batch_ints *const p = (const batch_ints *)ints;
+  for (int64_t first = begin; first < end; first += 32) {
+    const int64_t width = ti_min(32, end - first);
+    const float *of = (const float *)args[6] + first;
+    double mean[32] = {0}, squares[32] = {0};
+    for (int64_t done = 0; done < p->samples; done += p->rows, of += 2 * p->channels) {
+      const double count = (double)ti_min(p->rows, p->samples - done), share = count / ((double)done + count);
+      for (int64_t i = 0; i < width; i++) {
+        const double delta = of[i] - mean[i];
+        squares[i] += of[p->channels + i] + delta * delta * (double)done * share;
+        mean[i] += delta * share;
+      }
+    }
+    for (int64_t i = 0; i < width; i++) {
+      const FN(channel) all = {mean[i], squares[i], (double)p->samples};
+      FN(keep_statistics)(args, all, first + i, p->has_running, (const batch_scalars *)scalars);
     }
   }
   return TI_OK;
@@ -452,30 +517,35 @@ TI_KERNEL(batch_grad_statistics) {
   return TI_OK;
 }
 
-TI_KERNEL(batch_grad_columns) {
-  float *dw = (float *)args[0], *db = (float *)args[1];
-  const float *spread = (const float *)args[2], *dy = (const float *)args[3], *x = (const float *)args[4];
-  const float *mean = (const float *)args[5];
+TI_KERNEL(batch_row_grad_sums) {
   const batch_ints *const p = (const batch_ints *)ints;
+  const float *const dy = (const float *)args[1], *const x = (const float *)args[2], *const mean = (const float *)args[3];
+  for (int64_t chunk = begin; chunk < end; chunk++) {
+    const int64_t count = ti_min(p->rows, p->samples - chunk * p->rows);
+    float *const products = (float *)args[0] + chunk * 2 * p->channels, *const sums = products + p->channels;
+    for (int64_t c = 0; c < p->channels; c += 4 * VL) {
+      const int64_t width = ti_min(4 * VL, p->channels - c), at = chunk * p->rows * p->channels + c;
+      float centre[4 * VL] = {0}, s[4 * VL], t[4 * VL];
+      memcpy(centre, mean + c, sizeof(float) * (size_t)width);
+      FN(add_block)(x + at, dy + at, count, p->channels, width, centre, s, t);
+      memcpy(sums + c, s, sizeof(float) * (size_t)width), memcpy(products + c, t, sizeof(float) * (size_t)width);
+    }
+  }
+  return TI_OK;
+}
+
+TI_KERNEL(batch_row_grad_statistics) {
+  const batch_ints *const p = (const batch_ints *)ints;
+  const float *const partials = (const float *)args[3];
   const double eps = ((const norm_scalars *)scalars)->eps;
-  const int64_t n = p->samples, stride = p->channels;
-  for (int64_t c = begin; c < end; c += VL) {
-    const int64_t left = ti_min(VL, end - c);
-    const VF centre = FN(load_most)(mean + c, left);
-    VF product = {0}, sum = {0};
-    for (int64_t first = 0; first < n; first += 256) {
-      VF s = {0}, t = {0};
-      for (int64_t i = first; i < ti_min(n, first + 256); i++) {
-        const int64_t at = i * stride + c;
-        const VF g = FN(load_most)(dy + at, left);
-        s += g, t += g * (FN(load_most_filled)(x + at, left, centre) - centre);
-      }
-      sum += s, product += t;
+  for (int64_t c = begin; c < end; c++) {
+    double product = 0, sum = 0;
+    for (int64_t chunk = 0; chunk * p->rows < p->samples; chunk++) {
+      const float *const of = partials + chunk * 2 * p->channels + c;
+      product += of[0], sum += of[p->channels];
     }
-    for (int64_t i = 0; i < left; i++) {
-      dw[c + i] = product[i] * FN(deviation)(spread, c + i, p->from_running, eps);
-      db[c + i] = sum[i];
-    }
+    ((float *)args[0])[c] = (float)(product * FN(deviation)((const float *)args[2], c, p->from_running, eps));
+    ((float *)args[1])[c] = (float)sum;
   }
   return TI_OK;
 }
@@ -491,17 +561,22 @@ TI_KERNEL(batch_grad_apply) {
   const float count = (float)(p->samples * l), live = from_running ? 0.0f : 1.0f;
   const double around = ((const norm_scalars *)scalars)->eps;
   if (l == 1) {
-    float scale[TI_NORM_COLUMNS], slope[TI_NORM_COLUMNS], shift[TI_NORM_COLUMNS];
+    float scale[TI_NORM_COLUMNS], slope[TI_NORM_COLUMNS], shift[TI_NORM_COLUMNS], centre[TI_NORM_COLUMNS];
     for (int64_t c = 0; c < channels; c += TI_NORM_COLUMNS) {
       const int64_t width = ti_min(TI_NORM_COLUMNS, channels - c);
-      FN(column_scales)(slope, spread + c, NULL, from_running, (float)around, width);
+      const int64_t together = FN(rows_together)(channels, end - begin);
+      FN(column_scales)(slope, spread + c, NULL, from_running, around, width);
       for (int64_t k = 0; k < width; k++) {
         const float r = slope[k];
-        scale[k] = w ? r * w[c + k] : r;
+        scale[k] = w ? r * w[c + k] : r, centre[k] = mean[c + k];
         slope[k] = -live * scale[k] * r * dw[c + k] / count, shift[k] = -live * scale[k] * db[c + k] / count;
       }
-      for (int64_t i = begin * channels + c; i < end * channels; i += channels)
-        FN(grad_columns)(dx + i, dy + i, x + i, mean + c, scale, slope, shift, width);
+      FN(repeat)(scale, width, together), FN(repeat)(slope, width, together);
+      FN(repeat)(shift, width, together), FN(repeat)(centre, width, together);
+      for (int64_t r = begin; r < end; r += together) {
+        const int64_t i = r * channels + c;
+        FN(grad_columns)(dx + i, dy + i, x + i, centre, scale, slope, shift, width * ti_min(together, end - r));
+      }
     }
     return TI_OK;
   }

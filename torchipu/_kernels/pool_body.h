@@ -14,15 +14,28 @@ static inline void ti_window(int64_t i, int64_t size, int64_t window, int64_t st
 
 /* n <= VL floats that lie `step` apart; nothing beyond them is read. */
 TI_INLINE VF FN(strided)(const float *p, int64_t step, int n) {
-  if (step == 1) return FN(load_part)(p, n);
+  if (step == 1) return FN(load_most)(p, n);
 #if VL == 16
-  if (step == 2) {
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const uint32_t bits = (uint32_t)((1ull << (2 * n - 1)) - 1);
-    return (VF)_mm512_permutex2var_ps(_mm512_maskz_loadu_ps((__mmask16)bits, p), even,
-                                          _mm512_maskz_loadu_ps((__mmask16)(bits >> 16), p + 16));
+  if (step <= 4) {
+    /* From two vectors each, then from both: lanes that the first two do not reach are those of the others. */
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)step));
+    if (step == 2 && n == VL)
+      return (VF)_mm512_permutex2var_ps(_mm512_loadu_ps(p), at, _mm512_maskz_loadu_ps(0x7fff, p + 16));
+    const uint64_t bits = (((uint64_t)1 << (step * (n - 1))) << 1) - 1;
+    const __m512 a = _mm512_maskz_loadu_ps((__mmask16)bits, p), b = _mm512_maskz_loadu_ps((__mmask16)(bits >> 16), p + 16);
+    const __m512 near = _mm512_permutex2var_ps(a, at, b);
+    if (step == 2) return (VF)near;
+    const __m512 c = _mm512_maskz_loadu_ps((__mmask16)(bits >> 32), p + 32), d = _mm512_maskz_loadu_ps((__mmask16)(bits >> 48), p + 48);
+    const __m512 far = _mm512_permutex2var_ps(c, at, d);  /* places go round after 32 */
+    return (VF)_mm512_mask_mov_ps(near, _mm512_cmpgt_epi32_mask(at, _mm512_set1_epi32(31)), far);
   }
 #else
+  if (step == 2) {
+    const int count = 2 * n - 1, low = count < VL ? count : VL;
+    const __m256 a = (__m256)FN(load_part)(p, low), b = count > VL ? (__m256)FN(load_part)(p + VL, count - VL) : a;
+    return (VF)_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), 0xd8));
+  }
 #endif
   VF v = {0};
   for (int i = 0; i < n; i++) v[i] = p[i * step];
@@ -42,7 +55,7 @@ static void FN(max_one)(const pool_ints *s, const float *x, int64_t oh, int64_t 
       if (v > most || isnan(v)) { most = v; at = h * s->w + w; }
     }
   *y = most;
-  *index = at;
+  if (index) *index = at;
 }
 
 /* Writes n <= VL values and their positions, which memory holds as int64. */
@@ -151,43 +164,77 @@ static void FN(max_plane_2x2)(const pool_ints *s, const float *x, float *y, int6
 }
 #endif
 
+/* Whether windows are 2 x 2, disjoint and within the plane. */
+TI_INLINE int FN(is_2x2)(const pool_ints *s) {
+  return s->kh == 2 && s->kw == 2 && s->sh == 2 && s->sw == 2 && !s->ph && !s->pw && s->dh == 1 && s->dw == 1 &&
+         2 * s->ow <= s->w && 2 * s->oh <= s->h;
+}
+
+/* A row of windows, of which those of columns lo to hi lie within the image and are taken VL at a time. */
+TI_INLINE void FN(max_row)(const pool_ints *s, const float *x, int64_t oh, int64_t lo, int64_t hi, const int has_indices,
+                           const int64_t step, float *y, int64_t *index) {
+  int64_t h0, h1, ow = 0;
+  ti_window(oh, s->h, s->kh, s->sh, s->ph, s->dh, &h0, &h1);
+  for (; ow < lo; ow++) FN(max_one)(s, x, oh, ow, y + ow, has_indices ? index + ow : NULL);
+  for (; ow < hi; ow += VL) {
+    const int n = (int)ti_min(VL, hi - ow);
+    const int64_t column = ow * s->sw - s->pw;
+    VF most = FN(set)(-INFINITY);
+    VI base = {0}, at = {0};
+    if (has_indices) {
+      for (int i = 0; i < VL; i++) base[i] = (int32_t)(column + i * s->sw);
+      at = base + (int32_t)(h0 * s->w);
+    }
+    for (int64_t h = h0; h < h1; h += s->dh)
+      for (int64_t k = 0; k < s->kw; k++) {
+        const VF v = FN(strided)(x + h * s->w + column + k * s->dw, step, n);
+        if (!has_indices) { most = FN(maximum)(most, v); continue; }
+        const VI take = (VI)((v > most) | (v != v)), here = base + (int32_t)(h * s->w + k * s->dw);
+        most = (VF)(((VI)v & take) | ((VI)most & ~take));
+        at = (here & take) | (at & ~take);
+      }
+    if (has_indices) FN(store_max)(most, at, n, y + ow, index + ow);
+    else FN(store_most)(y + ow, most, n);
+  }
+  for (ow = ti_min(ow, hi); ow < s->ow; ow++) FN(max_one)(s, x, oh, ow, y + ow, has_indices ? index + ow : NULL);
+}
+
+TI_INLINE void FN(max_plane)(const pool_ints *s, const float *x, const int has_indices, float *y, int64_t *index) {
+  const int64_t lo = ti_min(s->ow, (s->pw + s->sw - 1) / s->sw), room = s->w + s->pw - (s->kw - 1) * s->dw - 1;
+  const int64_t hi = room < 0 ? lo : ti_max(lo, ti_min(s->ow, room / s->sw + 1));
+  for (int64_t oh = 0; oh < s->oh; oh++) {
+    float *const row = y + oh * s->ow;
+    int64_t *const places = has_indices ? index + oh * s->ow : NULL;
+    if (s->sw == 1) FN(max_row)(s, x, oh, lo, hi, has_indices, 1, row, places);
+    else if (s->sw == 2) FN(max_row)(s, x, oh, lo, hi, has_indices, 2, row, places);
+    else FN(max_row)(s, x, oh, lo, hi, has_indices, s->sw, row, places);
+  }
+}
+
 TI_KERNEL(max_pool) {
-  const pool_ints s = *(const pool_ints *)ints;
-  /* Columns whose window lies within the image, taken VL at a time. */
-  const int64_t lo = ti_min(s.ow, (s.pw + s.sw - 1) / s.sw), room = s.w + s.pw - (s.kw - 1) * s.dw - 1;
-  const int64_t hi = room < 0 ? lo : ti_max(lo, ti_min(s.ow, room / s.sw + 1));
+  const pool_ints *const s = (const pool_ints *)ints;
+  const int is_2x2 = FN(is_2x2)(s);
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
-    const float *x = (const float *)args[2] + plane * s.h * s.w;
-    if (s.kh == 2 && s.kw == 2 && s.sh == 2 && s.sw == 2 && !s.ph && !s.pw && s.dh == 1 && s.dw == 1 && 2 * s.ow <= s.w && 2 * s.oh <= s.h) {
-      FN(max_plane_2x2)(&s, x, (float *)args[0] + plane * s.oh * s.ow, (int64_t *)args[1] + plane * s.oh * s.ow);
-      continue;
-    }
-    for (int64_t oh = 0; oh < s.oh; oh++) {
-      float *y = (float *)args[0] + (plane * s.oh + oh) * s.ow;
-      int64_t *index = (int64_t *)args[1] + (plane * s.oh + oh) * s.ow, h0, h1;
-      ti_window(oh, s.h, s.kh, s.sh, s.ph, s.dh, &h0, &h1);
-      int64_t ow = 0;
-      for (; ow < lo; ow++) FN(max_one)(&s, x, oh, ow, y + ow, index + ow);
-      for (; ow < hi; ow += VL) {
-        const int n = (int)ti_min(VL, hi - ow);
-        const int64_t column = ow * s.sw - s.pw;
-        VF most = (VF){0} - INFINITY;
-        VI base;
-        for (int i = 0; i < VL; i++) base[i] = (int32_t)(column + i * s.sw);
-        VI at = base + (int32_t)(h0 * s.w);
-        for (int64_t h = h0; h < h1; h += s.dh)
-          for (int64_t k = 0; k < s.kw; k++) {
-            const VF v = FN(strided)(x + h * s.w + column + k * s.dw, s.sw, n);
-            const VI take = (VI)((v > most) | (v != v)), here = base + (int32_t)(h * s.w + k * s.dw);
-            most = (VF)(((VI)v & take) | ((VI)most & ~take));
-            at = (here & take) | (at & ~take);
-          }
-        FN(store_max)(most, at, n, y + ow, index + ow);
-      }
-      ow = ti_min(ow, hi);
-      for (; ow < s.ow; ow++) FN(max_one)(&s, x, oh, ow, y + ow, index + ow);
-    }
+    const float *x = (const float *)args[2] + plane * s->h * s->w;
+    float *const y = (float *)args[0] + plane * s->oh * s->ow;
+    int64_t *const index = (int64_t *)args[1] + plane * s->oh * s->ow;
+    if (is_2x2) FN(max_plane_2x2)(s, x, y, index);
+    else FN(max_plane)(s, x, 1, y, index);
+  }
+  return TI_OK;
+}
+
+TI_KERNEL(max_pool_values) {
+  const pool_ints *const s = (const pool_ints *)ints;
+  /* where rows are taken together, which is worth places that nobody reads */
+  const int is_2x2 = FN(is_2x2)(s);
+  (void)scalars;
+  for (int64_t plane = begin; plane < end; plane++) {
+    const float *x = (const float *)args[1] + plane * s->h * s->w;
+    float *const y = (float *)args[0] + plane * s->oh * s->ow;
+    if (is_2x2) FN(max_plane_2x2)(s, x, y, (int64_t *)scratch);
+    else FN(max_plane)(s, x, 0, y, NULL);
   }
   return TI_OK;
 }

@@ -13,6 +13,13 @@ TI_INLINE void FN(copy_run)(float *d, const float *s, int64_t n, int64_t step) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     for (; i + 16 < n; i += 16)
       _mm512_storeu_ps(d + i, _mm512_permutex2var_ps(_mm512_loadu_ps(s + 2 * i), even, _mm512_loadu_ps(s + 2 * i + 16)));
+    for (; i < n; i += 16) {
+      const int64_t left = n - i < 16 ? n - i : 16, count = 2 * left - 1;
+      const __m512 a = (__m512)FN(load_part)(s + 2 * i, count < 16 ? count : 16);
+      const __m512 b = count > 16 ? (__m512)FN(load_part)(s + 2 * i + 16, count - 16) : a;
+      FN(store_part)(d + i, (VF)_mm512_permutex2var_ps(a, even, b), left);
+    }
+    return;
   }
 #else
   if (step == 2)

@@ -122,6 +122,14 @@ def _strides_to_make(layout: Layout, number: int, output: Tensor) -> dict[int, t
     return {number: layout.strides}
 
 
+def _saved_alone(imported: Imported, number: Mapping[Tensor, int], is_visible: Sequence[bool]) -> frozenset[int]:
+    """Return the numbers of the outputs that are saved for the backward and reach no caller."""
+    values = [(value, seen) for value, seen in zip(imported.results, is_visible, strict=True)
+              if isinstance(value, Tensor) and value in number]
+    visible = {value for value, seen in values if seen}
+    return frozenset(number[value] for value, _ in values if value not in visible)
+
+
 class Program:
     """One compiled graph with the border to torch: order, dtypes, strides and aliases as torch expects them.
 
@@ -148,15 +156,20 @@ class Program:
         is_visible = [num_results is None or position < num_results for position in range(len(shown))]
         layouts = [layout_of(lies, is_view=kind is Kind.VIEW) for lies, kind in zip(shown, kinds, strict=True)]
         self.output_strides: dict[int, tuple[int, ...]] = {}
+        plain: set[int] = set()
         for value, layout, visible in zip(imported.results, layouts, is_visible, strict=True):
             if visible and layout is not None and isinstance(value, Tensor) and value in number:
                 self.output_strides |= _strides_to_make(layout, number[value], graph.outputs[number[value]])
+                if layout.strides is None and layout.offset is None:
+                    plain.add(number[value])
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads or threads_of_torch(),
             seed=options.seed, frozen=frozen, traps=options.floating_point_exceptions, counts=options.statistics,
             is_strict=options.strict_numerics,
             written={} if stays else stored_over(imported, graph, recipe.written, shown),
             output_strides=self.output_strides,
+            saved=_saved_alone(imported, number, is_visible), plain=plain,
+            is_alone=recipe.leg is Leg.FORWARD and num_results is None,
         )
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}

@@ -16,7 +16,16 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch._prims_common import canonicalize_dim
 
-from torchipu.capture import batch_norm, criteria, determinants, embedding_bags, float8, maps, movement
+from torchipu.capture import (
+    batch_norm,
+    criteria,
+    determinants,
+    embedding_bags,
+    float8,
+    maps,
+    movement,
+    transformer_layers,
+)
 
 aten = torch.ops.aten
 
@@ -31,7 +40,10 @@ Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 
 def decompositions() -> Decompositions:
     """Return what AOT autograd takes apart while it traces, by overload."""
-    ours = {**OURS, **maps.OURS, **movement.OURS, **criteria.OURS, **batch_norm.over_replicas(), **_of_inductor()}
+    ours = {
+        **OURS, **maps.OURS, **movement.OURS, **criteria.OURS, **transformer_layers.OURS, **batch_norm.over_replicas(),
+        **_of_inductor(),
+    }
     return {**_of_torch(), **ours}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
@@ -66,13 +66,17 @@ class GraphExecutor:
         written: By number of an output that of the input that the caller will write it over: it is that very tensor
             where it was stored there already.
         output_strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
+        saved: Numbers of outputs that may lie in any order of their dimensions.
+        plain: Numbers of outputs that the caller would copy where they do not lie row-major.
+        is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
     """
 
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
         seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
         is_strict: bool = False, written: Mapping[int, int] | None = None,
-        output_strides: Mapping[int, tuple[int, ...]] | None = None,
+        output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
+        plain: Collection[int] = (), is_alone: bool = False,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
@@ -82,6 +86,7 @@ class GraphExecutor:
         self.calls = 0
         self.written = dict(written or {})
         self.output_strides = dict(output_strides or {})
+        self.saved, self.plain, self.is_alone = frozenset(saved), frozenset(plain), is_alone
         self.apartness = Apartness(graph.inputs, set(self.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
@@ -182,7 +187,7 @@ class GraphExecutor:
         planner = Planner(
             self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
             written=self.written if are_apart else {}, is_strict=self.is_strict,
-            output_strides=self.output_strides,
+            output_strides=self.output_strides, saved=self.saved, plain=self.plain, is_alone=self.is_alone,
         )
         with seldom_collected():
             plan = planner.plan()

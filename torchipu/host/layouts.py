@@ -23,7 +23,15 @@ from torchipu.host.uses import Uses
 from torchipu.host.values import Values
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.optable.blocked import BLOCKED_FORMS, BlockedForm, Rows, Sizes, Terms, find_rows
+from torchipu.optable.blocked import (
+    BLOCKED_FORMS,
+    BlockedForm,
+    BlockedPlanner,
+    Rows,
+    Sizes,
+    Terms,
+    find_rows,
+)
 from torchipu.optable.chain import can_join
 from torchipu.optable.emission import emit_cast
 from torchipu.optable.host_tensor import HostTensor
@@ -35,6 +43,7 @@ ROWS_REORDER_NS = 0.7
 """Likewise where channels come last."""
 
 
+CHANNELS_LAST = (0, 2, 3, 1)
 EXACT = ("aten.add.Tensor", "aten.relu.default", "aten.threshold_backward.default")
 """Ops that give the same values computed with those before them as by themselves."""
 
@@ -93,7 +102,7 @@ class Layouts:
         # A linear layer reads packed weights here, which it need not elsewhere.
         self.rows = find_rows(graph.ops) if graph is not None and terms.packs_ahead else {}
         found = [] if graph is None else _find_runs(graph, uses, fused, self.rows, terms)
-        choose = _paying if terms.packs_ahead else _exact
+        choose = _paying if terms.joins_freely else _exact
         self._take(choose(found, uses, self.rows, terms))
 
     def _take(self, group: Iterable[Run]) -> None:
@@ -111,9 +120,13 @@ class Layouts:
     def blocked(self, tensor: Tensor, plan: HostPlanner) -> HostTensor:
         """Return where a value lies in blocks, brought there if need be."""
         if tensor not in self.held:
-            plain = plan.value(tensor, DType.FLOAT)
-            emit = emit_rows_to_blocked if tensor in self.rows else emit_to_blocked
-            emit(plan, self.output(tensor, plan), plain)
+            plain = plan.value_as_held(tensor, DType.FLOAT) if len(tensor.shape) == 4 else None
+            if plain is not None and plain.has_channels_last and tensor not in self.rows:
+                emit_rows_to_blocked(plan, self.output(tensor, plan), plain.permuted(CHANNELS_LAST))
+            else:
+                plain = plan.value(tensor, DType.FLOAT)
+                emit = emit_rows_to_blocked if tensor in self.rows else emit_to_blocked
+                emit(plan, self.output(tensor, plan), plain)
         return self.held[tensor]
 
     def sizes(self, tensor: Tensor) -> Sizes:
@@ -128,7 +141,7 @@ class Layouts:
         self.held[tensor] = plan.scratch(blocked_shape(self.sizes(tensor)), DType.FLOAT)
         return self.held[tensor]
 
-    def make_plain(self, tensor: Tensor, values: Values, plan: HostPlanner) -> None:
+    def make_plain(self, tensor: Tensor, values: Values, plan: BlockedPlanner) -> None:
         """Give a value that lies in blocks alone a row-major place as well."""
         if tensor in values.by_tensor or tensor not in self.held:
             return
@@ -146,7 +159,11 @@ class Layouts:
             strides = (tensor.shape[1], 1, 1, 1)
             values.by_tensor[tensor] = HostTensor(held.buffer, held.offset, tensor.shape, strides, held.dtype)
             return
-        emit_from_blocked(plan, plan.output(tensor), held)
+        plain = plan.expected_output(tensor)
+        if plain.has_channels_last:
+            emit_rows_from_blocked(plan, plain.permuted(CHANNELS_LAST), held)
+        else:
+            emit_from_blocked(plan, plain, held)
 
 
 def _paying(runs: Sequence[Run], uses: Uses, rows: Rows, terms: Terms) -> list[Run]:
@@ -209,7 +226,7 @@ def _run_from(
             break
         if not readers[0].outputs:
             break  # it is sent to another process
-        if not form.follows(ops, readers[0], rows) or not (terms.packs_ahead or readers[0].target in EXACT):
+        if not form.follows(ops, readers[0], rows) or not (terms.joins_freely or readers[0].target in EXACT):
             break
         if min(others, default=len(places)) <= places[readers[0]]:
             break  # what the first op makes beside is read by the next one, or before it

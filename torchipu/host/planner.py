@@ -6,7 +6,7 @@ from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -46,11 +46,17 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, is_widening
 from torchipu.optable.emission import Stored, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
-from torchipu.optable.host_tensor import HostTensor, Rounding, order_of
+from torchipu.optable.host_tensor import HostTensor, Rounding, contiguous_strides, order_of
 from torchipu.optable.planner import Joining, Mark
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
 from torchipu.optable.transfer import is_transfer
+
+
+def _strides_in(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a value without gaps that lies in an order of its dimensions."""
+    strides = dict(zip(order, contiguous_strides([shape[dim] for dim in order]), strict=True))
+    return tuple(strides[dim] for dim in range(len(shape)))
 
 
 class Planner:
@@ -71,12 +77,20 @@ class Planner:
         written: By number of an output that of the input that the caller writes it over, which overlaps no other one.
         is_strict: Whether convolutions are the sums that define them, and no transforms are made.
         output_strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
+        saved: Numbers of outputs that may lie in any order of their dimensions.
+        plain: Numbers of outputs that the caller would copy where they do not lie row-major.
+        is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
         runs: Micro-batches and replicas of an update.
         banked: States of which each replica has its own.
         may_view_outputs: Whether an output may be shown where an input or another output lies.
+        saved: Outputs that may lie in any order.
+        plain: Outputs that are row-major, though they show what is not.
+        keeps_orders: Whether values lie in other orders than row-major where inputs or outputs do. Sums over several
+            elements may then be made in another order: programs whose values may not depend on how they are cut into
+            several have no such inputs.
     """
 
     def __init__(
@@ -84,7 +98,8 @@ class Planner:
         states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: Replicas | None = None,
         frozen: Sequence[Tensor] = (), observation: Observation | None = None,
         written: Mapping[int, int] | None = None, is_strict: bool = False,
-        output_strides: Mapping[int, tuple[int, ...]] | None = None,
+        output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
+        plain: Collection[int] = (), is_alone: bool = False,
     ) -> None:
         replicas = replicas or Replicas()
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
@@ -104,6 +119,8 @@ class Planner:
         self.written = dict(written or {})
         self.is_strict = is_strict
         self.output_strides = {graph.outputs[index]: strides for index, strides in (output_strides or {}).items()}
+        self.saved, self.plain = ({graph.outputs[index] for index in numbers} for numbers in (saved, plain))
+        self.keeps_orders = bool(input_strides or output_strides)
         self.memory, self.uses = Memory(), Uses(graph)
         self.floats = KeptFloats(self._emit_again, self.memory.scratch, lambda: self.steps[-1])
         self.values = Values(self.floats)
@@ -116,7 +133,7 @@ class Planner:
         # Sums are made in another order: how many micro-batches an iteration has may not decide that.
         packs_ahead = bool(self.frozen) and not graph.updates
         blocked = graph if self.observation is None else None
-        self.layouts = Layouts(blocked, self.uses, self.fused, Terms(is_strict, packs_ahead))
+        self.layouts = Layouts(blocked, self.uses, self.fused, Terms(is_strict, packs_ahead, packs_ahead or is_alone))
         self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
         self.steps: list[Step] = []
@@ -184,20 +201,44 @@ class Planner:
             return self._concatenations.place_of(tensor, lambda whole: self.scratch(whole.shape, whole.dtype))
         return self._concatenations.memory_of(tensor)
 
-    def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
-        """Return storage for a result, in the order in which an operand lies where it is an output that lies so."""
+    def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+        """Return where a value lies: row-major, or in another order of its dimensions where orders are kept."""
+        if self.keeps_orders and not self._is_in_blocks:
+            held = self.value(tensor, dtype, contiguous=False)
+            if held.is_dense:
+                return held
+        return self.value(tensor, dtype)
+
+    def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
+        """Return storage for a result, in the order in which an operand lies where it may lie so."""
         strides = self.output_strides.get(tensor)
-        order = None if strides is None else order_of(tensor.shape, strides)
-        if strides is None or order is None or self._is_in_blocks or not held.permuted(order).is_contiguous:
-            return self.output(tensor)
+        order = held.order if strides is None else order_of(tensor.shape, strides)
+        is_free = strides is not None or self._may_lie_anyhow(tensor)
+        if self._is_in_blocks or not is_free or dtype not in (None, tensor.dtype) or len(held.shape) != len(order):
+            return self.output(tensor, dtype)
+        if self._in_concatenation(tensor) is not None:
+            return self.output(tensor, dtype)
+        if not held.permuted(order).is_contiguous or (strides is None and held.is_contiguous):
+            return self.output(tensor, dtype)
         return self._output_in_order(tensor, order)
 
+    def expected_output(self, tensor: Tensor) -> HostTensor:
+        """Return storage for a result, in the order in which the caller expects it; row-major where nobody does."""
+        strides = self.output_strides.get(tensor)
+        if strides is None:
+            return self.output(tensor)
+        return self._output_in_order(tensor, order_of(tensor.shape, strides))
+
+    def _may_lie_anyhow(self, tensor: Tensor) -> bool:
+        """Whether it is nobody's concern in which order a value lies, and orders are kept."""
+        return self.keeps_orders and (tensor not in self.uses.kept or tensor in self.saved)
+
     def _output_in_order(self, tensor: Tensor, order: Sequence[int]) -> HostTensor:
-        """Return storage for an output that lies in an order of its dimensions."""
-        shape = [tensor.shape[dim] for dim in order]
-        stored = replace(self.scratch(shape, tensor.dtype), shape=tensor.shape, strides=self.output_strides[tensor])
-        self.values.by_tensor[tensor] = stored
-        return stored
+        """Return storage for a value that lies in an order of its dimensions."""
+        stored = self.scratch([tensor.shape[dim] for dim in order], tensor.dtype)
+        strides = self.output_strides.get(tensor) or _strides_in(order, tensor.shape)
+        self.values.by_tensor[tensor] = replace(stored, shape=tensor.shape, strides=strides)
+        return self.values.by_tensor[tensor]
 
     def blocked(self, tensor: Tensor) -> HostTensor:
         """Return where a value of ``[N, C, H, W]`` lies in the blocked layout, brought there if need be."""
@@ -444,23 +485,38 @@ class Planner:
         self._chain = frozenset(chain)
         self._is_in_blocks = self._chain <= self.layouts.elementwise
         shape = chain[0].outputs[0].shape
-        self._order = None if self._is_in_blocks else self._order_of_outputs(chain)
+        self._order = None if self._is_in_blocks else self._order_of_chain(chain)
         stored = emit_chain(chain, self, blocked_shape(shape) if self._is_in_blocks else shape, self._order)
         self.floats.note_chain(stored)
         self._chain, self._is_in_blocks, self._order = frozenset(), False, None
         self._emit_casts(len(self.steps))
 
-    def _order_of_outputs(self, chain: Sequence[Op]) -> tuple[int, ...] | None:
-        """Return the order in which what a chain stores is expected, or None where that is row-major or differs.
+    def _order_of_chain(self, chain: Sequence[Op]) -> tuple[int, ...] | None:
+        """Return the order in which a chain goes through elements, or None for row-major.
 
-        Halves are left out: random bits by which they are rounded are drawn by place.
+        It is that in which the caller expects what is stored, or else that in which all operands lie. Halves are left
+        out: random bits by which they are rounded are drawn by place.
         """
         results = [result for op in chain for result in op.outputs]
         stored = [result for result in results if self.wanted_outside(result)]
-        if any(result.dtype is DType.HALF for result in results) or not self.output_strides.keys() >= set(stored):
+        expected = [result for result in stored if result in self.output_strides]
+        others = [result for result in stored if result not in self.output_strides]
+        if any(result.dtype is DType.HALF for result in results) or not all(map(self._may_lie_anyhow, others)):
             return None
-        orders = {order_of(result.shape, self.output_strides[result]) for result in stored}
+        orders = {order_of(result.shape, self.output_strides[result]) for result in expected}
+        orders = orders or self._orders_of_operands(chain)
         return orders.pop() if len(orders) == 1 else None
+
+    def _orders_of_operands(self, chain: Sequence[Op]) -> set[tuple[int, ...]]:
+        """Return the orders in which operands lie that are as large as the results of a chain."""
+        shape = chain[0].outputs[0].shape
+        held = [
+            self.values.by_tensor.get(operand) for op in chain for operand in op.inputs if operand.shape == shape
+        ]
+        lying = [each for each in held if each is not None]
+        if any(each.is_contiguous or not each.is_dense for each in lying):
+            return set()
+        return {each.order for each in lying}
 
     def _emit_again(self, step: Step, stored: Stored) -> None:
         """Let a step store what a chain stores by now; without any of that there is no such step."""
@@ -565,9 +621,11 @@ class Planner:
             self.layouts.make_plain(tensor, self.values, self)
             held = self.values.by_tensor[tensor]
             strides, allocation = self.output_strides.get(tensor), self.memory.of(held)
-            lying = held if strides is None else held.in_order_of(strides)
+            lies_anyhow = strides is None and tensor in self.saved and held.is_dense
+            lying = held.permuted(held.order) if lies_anyhow else held if strides is None else held.in_order_of(strides)
             is_free = allocation.place is Place.ARENA and self.memory.is_all_of(lying) and held.buffer not in pinned
             is_view = not is_free and self.may_view_outputs and allocation.place in (Place.INPUT, Place.OUTPUT)
+            is_view = is_view and (held.is_contiguous or tensor not in self.plain)
             if is_free:
                 allocation.place, allocation.index = Place.OUTPUT, index
                 held = replace(held, strides=strides or held.strides)  # of dimensions of one element too

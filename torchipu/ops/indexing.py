@@ -38,6 +38,8 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import Constraint, OpSpec, register
 
 BLOCK_SHARE = 8192  # positions of one thread's share
+MOST_ONE_BY_ONE = 1 << 16  # single elements that one thread puts to their places
+LEAST_APART = 8  # elements for each of these: to put all into an order takes longer than to go to some one by one
 REDUCTIONS = {
     "add": Join.ADD, "sum": Join.ADD, "multiply": Join.MULTIPLY, "prod": Join.MULTIPLY, "amax": Join.MAX,
     "amin": Join.MIN, "mean": Join.MEAN,
@@ -117,6 +119,17 @@ def _scatter(
     )
     plan.step(kernels.SCATTER_BLOCK, [out], [index, given], ints=ints, items=outer * -(-inner // SCATTER_PANEL),
               grain=max(1, BLOCK_SHARE // max(1, n * min(inner, SCATTER_PANEL))), reads_outputs=True)
+
+
+def _scatter_flat(
+    plan: HostPlanner, out: HostTensor, index: HostTensor, source: HostTensor, *, source_rows: int, how: Join,
+) -> None:
+    """Join elements of a source, or its only one where it has 0 rows, into those of ``out``; all are row-major."""
+    ints = ScatterBlockInts(
+        element_bytes=out.dtype.host_bytes, index_bytes=INDEX_BYTES[index.dtype], index_rows=index.num_elements,
+        inner=1, extent=out.num_elements, source_rows=source_rows, how=how,
+    )
+    plan.step(kernels.SCATTER_BLOCK, [out], [index, source], ints=ints, reads_outputs=True)
 
 
 def _identity(how: Join, dtype: DType) -> float:
@@ -382,6 +395,11 @@ def _collapsed(
     return collapse(shape, *layouts)
 
 
+def _are_few_elements(dims: int, count: int, rows: int, inner: int) -> bool:
+    """Whether single elements are named, by numbers that have been flattened and so are not negative, one by one."""
+    return dims > 1 and inner == 1 and 0 < count <= MOST_ONE_BY_ONE and count * LEAST_APART <= rows
+
+
 def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     """Bring the indexed dimensions to the front, write rows there, and show the result in the order asked for."""
     tensor, dims = op.needed("self"), _marks(op)
@@ -395,7 +413,10 @@ def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     index = _row_numbers(op, plan, extents)
     is_plain = order == list(range(len(order)))
     out = plan.output(op.outputs[0], dtype) if is_plain else plan.scratch(base.shape, dtype)
-    if base.num_elements:
+    if base.num_elements and _are_few_elements(len(dims), index.num_elements, rows, inner):
+        emit_copy(plan, out, base)
+        _scatter_flat(plan, out, index, source, source_rows=index.num_elements if strides[0] else 0, how=how)
+    elif base.num_elements:
         buckets = bucket(plan, index, rows, wrap=True)
         _reduce_rows(plan, out, base, source, buckets, sizes=(1, rows, inner), count=index.num_elements,
                      strides=strides, how=how)

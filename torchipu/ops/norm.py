@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from torchipu._kernels.table import norm as kernels
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.reductions import chain_sets
 from torchipu.device.tilings import norm as tilings
-from torchipu.host.emit.copy import emit_fill
+from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -23,6 +24,8 @@ from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
 ROWS_GRAIN_ELEMENTS = 16384
+ROW_CHUNK_ELEMENTS = 8192  # of rows taken together: they stay in a first-level cache from pass to pass
+LEAST_CHUNK_ROWS, MOST_CHUNK_ROWS = 32, 256  # partial sums are few beside the data; sums in float stay short
 _NO_STATISTICS = "aten._native_batch_norm_legit.no_stats"
 
 # --------------------------------------------------------------------------- device side
@@ -219,6 +222,7 @@ class _Batch:
         samples: N of ``[N, C, L]``.
         channels: C.
         positions: L.
+        rows: Samples of a split, or of a chunk of rows where there is one position.
         splits: Pieces of a channel that are summed on their own.
         whole: Whether one item takes a whole channel: there are enough of them and each stays in a cache.
         per_item: Items of one row-wise step that are worth a chunk.
@@ -228,13 +232,17 @@ class _Batch:
         self.samples, self.channels = x.shape[0], x.shape[1]
         self.positions = prod(x.shape[2:])
         self.rows = max(1, kernels.NORM_SPLIT // max(1, self.positions))
+        if self.positions == 1:
+            self.rows = min(MOST_CHUNK_ROWS, max(LEAST_CHUNK_ROWS, ROW_CHUNK_ELEMENTS // max(1, self.channels)))
         self.piece = max(1, min(self.positions, kernels.NORM_SPLIT))
         self.splits = ceil_div(self.samples, self.rows) * ceil_div(self.positions, self.piece)
         each = self.samples * self.positions
         self.whole = each <= 8192 or (each <= 131072 and self.channels >= 32)
         self.by_rows = (self.samples if self.positions == 1 else self.samples * self.channels)
         row = self.channels if self.positions == 1 else self.positions
-        self.per_item = max(1, ROWS_GRAIN_ELEMENTS // max(1, row))
+        # Of rows, each chunk finds the scales of all channels anew.
+        grain = 2 * ROWS_GRAIN_ELEMENTS if self.positions == 1 else ROWS_GRAIN_ELEMENTS
+        self.per_item = max(1, grain // max(1, row))
         self.channels_per_chunk = max(1, ROWS_GRAIN_ELEMENTS // max(1, each))
 
     @property
@@ -248,8 +256,64 @@ class _Batch:
         return Blocks.of((self.samples, self.channels, self.positions), (self.samples, 1, self.positions))
 
     @property
+    def chunks(self) -> int:
+        """Chunks of rows, where there is one position."""
+        return ceil_div(self.samples, self.rows)
+
+    @property
+    def chunks_per_grain(self) -> int:
+        """Chunks of rows that are worth a thread."""
+        return max(1, ROWS_GRAIN_ELEMENTS // max(1, self.rows * self.channels))
+
+    @property
     def ints(self) -> kernels.BatchInts:
         return kernels.BatchInts(self.samples, self.channels, self.positions, self.rows, self.piece)
+
+
+def _as_rows(held: HostTensor) -> HostTensor:
+    """Return what has its channels last as ``[N, C]``, a row for each position."""
+    channels = held.shape[1]
+    return HostTensor(held.buffer, held.offset, (held.num_elements // channels, channels), (channels, 1), held.dtype)
+
+
+def _in_and_out(
+    op: Op, plan: HostPlanner, result: Tensor | None, rounded_as: Tensor,
+) -> tuple[HostTensor, HostTensor, Callable[[Tensor], HostTensor]]:
+    """Return where the input lies, and the result goes, of a batch normalisation of ``[N, C, ...]``, as floats.
+
+    Where channels lie last, both are ``[N, C]``, with a row for each position.
+
+    Args:
+        op: The normalisation or its gradient.
+        plan: The planner.
+        result: Of the shape of the input; None for one that nobody asked for.
+        rounded_as: By whose rounding it becomes half.
+
+    Returns:
+        The input, the result, and what brings other values of the same shape into the same order.
+    """
+    data = op.needed("input")
+    held = plan.value_as_held(data, DType.FLOAT)
+    if held.has_channels_last and (result is None or result.dtype is rounded_as.dtype is DType.FLOAT):
+        y = plan.scratch(_as_rows(held).shape) if result is None else plan.output_as_held(result, held, DType.FLOAT)
+        if result is None or y.has_channels_last:
+            return _as_rows(held), y if result is None else _as_rows(y), partial(_rows_of, plan)
+    else:
+        y = _result(plan, result, data.shape) if result is None or result is rounded_as else plan.output(
+            result, DType.FLOAT, rounded_as=rounded_as)
+    return plan.value(data, DType.FLOAT), y, lambda other: plan.value(other, DType.FLOAT)
+
+
+def _rows_of(plan: HostPlanner, tensor: Tensor) -> HostTensor:
+    """Return a value of ``[N, C, ...]`` with its channels last, as ``[N, C]``, copied there if need be."""
+    held = plan.value(tensor, DType.FLOAT, contiguous=False)
+    if not held.has_channels_last:
+        order = (0, *range(2, len(held.shape)), 1)
+        lying = plan.scratch([held.shape[dim] for dim in order])
+        emit_copy(plan, lying, held.permuted(order))
+        return HostTensor(lying.buffer, 0, (lying.num_elements // lying.shape[-1], lying.shape[-1]),
+                          (lying.shape[-1], 1), lying.dtype)
+    return _as_rows(held)
 
 
 def _emit_batch_norm(op: Op, plan: HostPlanner) -> None:
@@ -268,13 +332,12 @@ def emit_batch_norm(
         addend: Added to the normalised values.
         is_relu: Whether negative results become 0.
     """
-    x = _data(op, plan, "input")
+    x, y, alike = _in_and_out(op, plan, result, op.outputs[0])
     sizes = _Batch(x)
     weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
     running = [op.operand("running_mean"), op.operand("running_var")]
     old = [_floats(plan, tensor, x) for tensor in running]
-    added = [] if addend is None else [plan.value(addend, DType.FLOAT)]
-    y = plan.output(result, DType.FLOAT, rounded_as=op.outputs[0])
+    added = [] if addend is None else [alike(addend)]
     mean, rstd = (plan.output(tensor, DType.FLOAT) for tensor in op.outputs[1:3])
     has_running = running[0] is not None and len(op.outputs) == 5
     new = [plan.output(tensor, DType.FLOAT) for tensor in op.outputs[3:]] if has_running else [mean, rstd]
@@ -290,8 +353,11 @@ def emit_batch_norm(
         return
     statistics = [mean, rstd, *new]
     if sizes.positions == 1:
-        plan.step(kernels.BATCH_COLUMNS, statistics, [*old, x], ints=ints, scalars=scalars, items=sizes.channels,
-                  grain=64, writes=[sizes.statistics] * len(statistics))
+        partials = plan.scratch((sizes.chunks, 2, sizes.channels))
+        plan.step(kernels.BATCH_ROW_MOMENTS, [partials], [x], ints=ints, items=sizes.chunks,
+                  grain=sizes.chunks_per_grain)
+        plan.step(kernels.BATCH_ROW_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars,
+                  items=sizes.channels, grain=64, writes=[sizes.statistics] * len(statistics))
     else:
         partials = plan.scratch((sizes.channels, sizes.splits, 2))
         plan.step(kernels.BATCH_MOMENTS, [partials], [x], ints=ints, items=sizes.channels * sizes.splits)
@@ -304,10 +370,11 @@ def emit_batch_norm(
 
 def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
     """Normalise by the running statistics; the saved ones are empty."""
-    x = _data(op, plan, "input")
+    x, y, _ = _in_and_out(op, plan, op.outputs[0], op.outputs[0])
     sizes = _Batch(x)
     weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
-    y, *_ = (plan.output(result, DType.FLOAT) for result in op.outputs)
+    for empty in op.outputs[1:]:
+        plan.output(empty, DType.FLOAT)
     plan.step(kernels.BATCH_APPLY, [y], [x, _data(op, plan, "running_mean"), _data(op, plan, "running_var"), weight,
                                          bias],
               ints=sizes.ints._replace(has_weight=_has(op, "weight"), has_bias=_has(op, "bias"), from_running=True),
@@ -316,15 +383,14 @@ def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
 
 
 def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
-    dy, x = _data(op, plan, "grad_out"), _data(op, plan, "input")
-    sizes = _Batch(x)
+    grads = present_outputs(op, 3)
+    x, dx, alike = _in_and_out(op, plan, grads[0], op.outputs[0])
+    dy, sizes = alike(op.needed("grad_out")), _Batch(x)
     train = op.flag("train")
     names = ("save_mean", "save_invstd") if train else ("running_mean", "running_var")
     mean, spread = (_data(op, plan, name) for name in names)
     weight = op.operand("weight")
     ints, scalars = sizes.ints._replace(has_weight=weight is not None, from_running=not train), _eps(op)
-    grads = present_outputs(op, 3)
-    dx = _result(plan, grads[0], x.shape)
     dweight, dbias = (_result(plan, grad, (sizes.channels,)) for grad in grads[1:])
     factor = _floats(plan, weight, x)
     if sizes.whole and sizes.positions > 1:
@@ -334,7 +400,10 @@ def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
                   writes=[sizes.planes, sizes.statistics, sizes.statistics])
         return
     if sizes.positions == 1:
-        plan.step(kernels.BATCH_GRAD_COLUMNS, [dweight, dbias], [spread, dy, x, mean], ints=ints, scalars=scalars,
+        partials = plan.scratch((sizes.chunks, 2, sizes.channels))
+        plan.step(kernels.BATCH_ROW_GRAD_SUMS, [partials], [dy, x, mean], ints=ints, items=sizes.chunks,
+                  grain=sizes.chunks_per_grain)
+        plan.step(kernels.BATCH_ROW_GRAD_STATISTICS, [dweight, dbias], [spread, partials], ints=ints, scalars=scalars,
                   items=sizes.channels, grain=64, writes=[sizes.statistics] * 2)
     else:
         partials = plan.scratch((sizes.channels, sizes.splits, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.table import pool as kernels
@@ -17,6 +18,16 @@ from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Tiling
+from torchipu.ops.pool_rows import (
+    LEAST_CHUNK_READS,
+    adaptive_windows,
+    emit_max_of_rows,
+    emit_mean_of_rows,
+    emit_places_of_rows,
+    fixed_windows,
+    sizes_of,
+    triple,
+)
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor
@@ -26,8 +37,6 @@ from torchipu.optable.spec import FLOATING, OpSpec, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target
-
-LEAST_CHUNK_READS = 20_000  # window elements that make a chunk worth a thread
 
 
 # --------------------------------------------------------------------------- device side
@@ -216,15 +225,25 @@ def _step(
 
 
 def _emit_max(op: Op, plan: HostPlanner) -> None:
-    x = op.operand("self")
-    assert x is not None
+    x = op.needed("self")
+    tables = fixed_windows(op, sizes_of(x, 2), sizes_of(op.outputs[0], 2), averages=False, dimensions=2)
+    if emit_max_of_rows(op, plan, 2, tables, triple(op, "dilation", dimensions=2)):
+        return
     value = plan.value(x, DType.FLOAT)
-    y, indices = plan.output(op.outputs[0], DType.FLOAT), plan.output(op.outputs[1], DType.LONG)
+    y = plan.output(op.outputs[0], DType.FLOAT)
     reads = op.outputs[0].num_elements * _window(op)
+    if not plan.wanted(op.outputs[1]):
+        scratch_bytes = 8 * prod(op.outputs[0].shape[-2:])
+        ints = _ints(op, x, op.outputs[0])
+        _step(plan, kernels.MAX_POOL_VALUES, [y], [value], ints, _planes(x), reads, scratch_bytes)
+        return
+    indices = plan.output(op.outputs[1], DType.LONG)
     _step(plan, kernels.MAX_POOL, [y, indices], [value], _ints(op, x, op.outputs[0]), _planes(x), reads)
 
 
 def _emit_max_backward(op: Op, plan: HostPlanner) -> None:
+    if emit_places_of_rows(op, plan, 2):
+        return
     dy, indices, dx = op.operand("grad_output"), op.operand("indices"), op.outputs[0]
     assert dy is not None
     assert indices is not None
@@ -237,6 +256,9 @@ def _emit_average(op: Op, plan: HostPlanner) -> None:
     x, result = op.inputs[0], op.outputs[0]
     is_backward = op.kind == "avg_pool2d_backward"
     image, pooled = (result, x) if is_backward else (x, result)
+    tables = fixed_windows(op, sizes_of(image, 2), sizes_of(pooled, 2), averages=True, dimensions=2)
+    if emit_mean_of_rows(op, plan, 2, tables, is_backward=is_backward, in_floats=True):
+        return
     ints = kernels.AveragePoolInts(
         _ints(op, image, pooled), op.flag("count_include_pad"),
         op.integer("divisor_override", 0),
@@ -252,6 +274,9 @@ def _emit_adaptive(op: Op, plan: HostPlanner) -> None:
     x, result = op.inputs[0], op.outputs[0]
     is_backward = op.kind == "adaptive_avg_pool2d_backward"
     image, pooled = (result, x) if is_backward else (x, result)
+    tables = adaptive_windows(sizes_of(image, 2), sizes_of(pooled, 2))
+    if emit_mean_of_rows(op, plan, 2, tables, is_backward=is_backward, in_floats=False):
+        return
     kernel = kernels.ADAPTIVE_POOL_BACKWARD if is_backward else kernels.ADAPTIVE_POOL
     value = plan.value(x, DType.FLOAT)
     ints = kernels.AdaptivePoolInts(*image.shape[-2:], *pooled.shape[-2:])

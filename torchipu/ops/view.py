@@ -31,6 +31,12 @@ def _held(op: Op, plan: HostPlanner, name: str = "self") -> HostTensor:
     return plan.value(op.needed(name), contiguous=False)
 
 
+def _held_and_output(op: Op, plan: HostPlanner) -> tuple[HostTensor, HostTensor]:
+    """Return where the operand lies, and storage for the result in the same order where that may be."""
+    held = _held(op, plan)
+    return held, plan.output_as_held(op.outputs[0], held)
+
+
 def _view(held: HostTensor, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> HostTensor:
     return HostTensor(held.buffer, held.offset + offset, tuple(shape), tuple(strides), held.dtype)
 
@@ -215,8 +221,9 @@ def unbind(op: Op, plan: HostPlanner) -> None:
 
 # --------------------------------------------------------------------------- ops that copy
 def clone(op: Op, plan: HostPlanner) -> None:
-    """Copy to row-major order."""
-    emit_copy(plan, plan.output(op.outputs[0]), _held(op, plan))
+    """Copy the elements, in the order in which they lie where that is kept."""
+    held = _held(op, plan)
+    emit_copy(plan, plan.output_as_held(op.outputs[0], held), held)
 
 
 def pieces_of_cat(op: Op, out: HostTensor) -> Iterator[tuple[Tensor, HostTensor]]:
@@ -242,7 +249,12 @@ def pieces_of_stack(op: Op, out: HostTensor) -> Iterator[tuple[Tensor, HostTenso
 def concatenate(pieces_of: Pieces) -> Emitter:
     """Return an emitter that copies pieces to their places, those that do not lie there already."""
     def emit(op: Op, plan: HostPlanner) -> None:
-        for piece, place in pieces_of(op, plan.output(op.outputs[0])):
+        first = next((piece for piece in op.operand_list("tensors") if piece is not None), None)
+        held = None if first is None else plan.value(first, contiguous=False)
+        result = op.outputs[0]
+        is_alike = held is not None and len(held.shape) == len(result.shape)
+        out = plan.output_as_held(result, held) if held is not None and is_alike else plan.output(result)
+        for piece, place in pieces_of(op, out):
             held = plan.value(piece, contiguous=False)
             if held != place:
                 emit_copy(plan, place, held)
@@ -251,7 +263,7 @@ def concatenate(pieces_of: Pieces) -> Emitter:
 
 def pad(op: Op, plan: HostPlanner) -> None:
     """Surround with a constant; negative widths cut off."""
-    held, out = _held(op, plan), plan.output(op.outputs[0])
+    held, out = _held_and_output(op, plan)
     widths = op.integers("pad")
     rank = len(held.shape)
     shape, read, written = list(held.shape), 0, 0
@@ -282,8 +294,9 @@ def select_scatter(op: Op, plan: HostPlanner) -> None:
 
 def slice_backward(op: Op, plan: HostPlanner) -> None:
     """Zeros with a gradient in a range of one dimension."""
-    out = plan.output(op.outputs[0])
-    part, gradient = _slice_of(out, op, out.shape), _held(op, plan, "grad_output")
+    gradient = _held(op, plan, "grad_output")
+    out = plan.output_as_held(op.outputs[0], gradient)
+    part = _slice_of(out, op, out.shape)
     if part.num_elements != out.num_elements:
         emit_fill(plan, out, 0)
     emit_copy(plan, part, gradient)
@@ -312,7 +325,7 @@ def repeat(op: Op, plan: HostPlanner) -> None:
 
 def flip(op: Op, plan: HostPlanner) -> None:
     """Reverse dimensions."""
-    held, out = _held(op, plan), plan.output(op.outputs[0])
+    held, out = _held_and_output(op, plan)
     strides, offset = list(held.strides), 0
     dims = op.integers("dims") if held.shape else ()  # a 0-d tensor has dim 0
     for dim in {d % len(held.shape) for d in dims}:
@@ -323,8 +336,8 @@ def flip(op: Op, plan: HostPlanner) -> None:
 
 def roll(op: Op, plan: HostPlanner) -> None:
     """Shift dimensions around; each gives two pieces."""
-    held, out = _held(op, plan), plan.output(op.outputs[0])
     dims = op.integers("dims")
+    held, out = _held_and_output(op, plan) if dims else (_held(op, plan), plan.output(op.outputs[0]))
     if not dims:
         count = held.num_elements
         held, out = _view(plan.value(op.needed("self")), (count,), (1,)), _view(out, (count,), (1,))

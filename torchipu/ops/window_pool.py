@@ -13,69 +13,30 @@ from torchipu.device.row_access import lower_update
 from torchipu.device.tilings import windows
 from torchipu.device.tilings.indexed import unpooled
 from torchipu.host.emit.matmul import grain_for
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering, of_operand, of_result, once
+from torchipu.ops.pool import BACKWARD, FORWARD, lowering, of_operand, of_result, once
+from torchipu.ops.pool_rows import (
+    LEAST_CHUNK_READS,
+    Triple,
+    Window,
+    adaptive_windows,
+    emit_max_of_rows,
+    emit_mean_of_rows,
+    emit_places_of_rows,
+    fixed_windows,
+    reads_of,
+    sizes_of,
+    triple,
+    volumes_of,
+)
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
 
-Triple = tuple[int, int, int]
-Window = tuple[int, int, int]  # first position, end, divisor
-
-
-# --------------------------------------------------------------------------- windows along each dimension
-def _sizes(tensor: Tensor, dimensions: int) -> Triple:
-    """Return depth, height and width; the depth of an image is 1."""
-    first, second, third = (1,) * (3 - dimensions) + tensor.shape[len(tensor.shape) - dimensions :]
-    return first, second, third
-
-
-def _triple(op: Op, name: str, default: Triple = (1, 1, 1)) -> Triple:
-    values = op.integers(name, ()) or default
-    first, second, third = values * 3 if len(values) == 1 else values
-    return first, second, third
-
-
-def _fixed(op: Op, image: Triple, pooled: Triple, *, averages: bool) -> list[list[Window]]:
-    """Windows of a fixed size; a divisor that the user gives belongs to the depth."""
-    window, padding = _triple(op, "kernel_size"), _triple(op, "padding", (0, 0, 0))
-    stride, dilation = _triple(op, "stride", window), _triple(op, "dilation")
-    override = op.integer("divisor_override", None)
-    tables = []
-    for dim in range(3):
-        table = []
-        for i in range(pooled[dim]):
-            begin = i * stride[dim] - padding[dim]
-            first = begin + -(min(begin, 0) // dilation[dim]) * dilation[dim]
-            end = min(begin + (window[dim] - 1) * dilation[dim] + 1, image[dim])
-            counted = min(begin + window[dim], image[dim] + padding[dim]) - begin
-            divisor = counted if averages and op.flag("count_include_pad") else end - first
-            table.append((first, end, max(1, divisor) if override is None else override if dim == 0 else 1))
-        tables.append(table)
-    return tables
-
-
-def _adaptive(image: Triple, pooled: Triple) -> list[list[Window]]:
-    """Windows that cover the image evenly."""
-    return [
-        [(i * size // count, -(-(i + 1) * size // count), -(-(i + 1) * size // count) - i * size // count)
-         for i in range(count)]
-        for size, count in zip(image, pooled, strict=True)
-    ]
-
 
 # --------------------------------------------------------------------------- host side
-def _volumes(tensor: Tensor, dimensions: int) -> int:
-    return prod(tensor.shape[: len(tensor.shape) - dimensions])
-
-
-def _reads(tables: Sequence[Sequence[Window]]) -> int:
-    """Elements that the windows of one volume hold."""
-    return prod(sum(max(0, end - first) for first, end, _ in table) for table in tables)
-
-
 def _windows_step(
     plan: HostPlanner, kernel: Kernel[kernels.WindowInts, Nothing], outputs: Sequence[HostTensor], x: HostTensor,
     image: Triple, pooled: Triple, step: Triple, tables: Sequence[Sequence[Window]], volumes: int,
@@ -85,7 +46,7 @@ def _windows_step(
     held = [plan.constant([value for row in table for value in row], DType.LONG) for table in tables]
     plan.step(
         kernel, outputs, [x, *held], ints=kernels.WindowInts(image, pooled, step), items=volumes,
-        grain=grain_for(volumes, volumes * max(prod(image), _reads(tables)), LEAST_CHUNK_READS),
+        grain=grain_for(volumes, volumes * max(prod(image), reads_of(tables)), LEAST_CHUNK_READS),
         writes=[Blocks.rows(volumes, held) for held in outputs],
     )
 
@@ -93,12 +54,14 @@ def _windows_step(
 def _emit_max(dimensions: int, *, adaptive: bool) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         x, result = op.inputs[0], op.outputs[0]
-        image, pooled = _sizes(x, dimensions), _sizes(result, dimensions)
-        tables = _adaptive(image, pooled) if adaptive else _fixed(op, image, pooled, averages=False)
+        image, pooled = sizes_of(x, dimensions), sizes_of(result, dimensions)
+        tables = adaptive_windows(image, pooled) if adaptive else fixed_windows(op, image, pooled, averages=False)
+        step = (1, 1, 1) if adaptive else triple(op, "dilation")
+        if emit_max_of_rows(op, plan, dimensions, tables, step):
+            return
         outputs = [plan.output(result, DType.FLOAT), plan.output(op.outputs[1], DType.LONG)]
-        step = (1, 1, 1) if adaptive else _triple(op, "dilation")
         _windows_step(plan, kernels.WINDOW_MAX, outputs, plan.value(x, DType.FLOAT), image, pooled, step, tables,
-                      _volumes(x, dimensions))
+                      volumes_of(x, dimensions))
 
     return emit
 
@@ -108,10 +71,12 @@ def _emit_mean(*, adaptive: bool, backward: bool) -> Emitter:
 
     def emit(op: Op, plan: HostPlanner) -> None:
         x, result = op.inputs[0], op.outputs[0]
-        image, pooled = (_sizes(t, 3) for t in ((result, x) if backward else (x, result)))
-        tables = _adaptive(image, pooled) if adaptive else _fixed(op, image, pooled, averages=True)
+        image, pooled = (sizes_of(t, 3) for t in ((result, x) if backward else (x, result)))
+        tables = adaptive_windows(image, pooled) if adaptive else fixed_windows(op, image, pooled, averages=True)
+        if emit_mean_of_rows(op, plan, 3, tables, is_backward=backward, in_floats=False):
+            return
         _windows_step(plan, kernel, [plan.output(result, DType.FLOAT)], plan.value(x, DType.FLOAT), image, pooled,
-                      (1, 1, 1), tables, _volumes(x, 3))
+                      (1, 1, 1), tables, volumes_of(x, 3))
 
     return emit
 
@@ -120,11 +85,13 @@ def _emit_by_index(dimensions: int, kernel: Kernel[PlacingInts, Nothing], values
     """Put values, or add gradients, where the indices say."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
+        if values == "grad_output" and emit_places_of_rows(op, plan, dimensions):
+            return
         data, indices, result = op.operand(values), op.operand("indices"), op.outputs[0]
         assert data is not None
         assert indices is not None
-        volumes = _volumes(result, dimensions)
-        sizes = PlacingInts(prod(_sizes(result, dimensions)), prod(_sizes(data, dimensions)))
+        volumes = volumes_of(result, dimensions)
+        sizes = PlacingInts(prod(sizes_of(result, dimensions)), prod(sizes_of(data, dimensions)))
         inputs = [plan.value(data, DType.FLOAT), plan.value(indices, DType.LONG)]
         out = plan.output(result, DType.FLOAT)
         if result.num_elements:
@@ -137,13 +104,13 @@ def _emit_by_index(dimensions: int, kernel: Kernel[PlacingInts, Nothing], values
 
 # --------------------------------------------------------------------------- device side
 def _window(op: Op) -> int:
-    return prod(_triple(op, "kernel_size"))
+    return prod(triple(op, "kernel_size"))
 
 
 def _overlap(op: Op) -> int:
     """Windows that an input element lies in, at most."""
-    window = _triple(op, "kernel_size")
-    return prod(-(-size // stride) for size, stride in zip(window, _triple(op, "stride", window), strict=True))
+    window = triple(op, "kernel_size")
+    return prod(-(-size // stride) for size, stride in zip(window, triple(op, "stride", window), strict=True))
 
 
 def _ratio(op: Op) -> int:

@@ -37,6 +37,10 @@ class BlockedPlanner(HostPlanner, Protocol):
         """Whether a value has its channels last, where it lies row-major."""
         ...
 
+    def expected_output(self, tensor: Tensor) -> HostTensor:
+        """Return storage for a result, in the order in which the caller expects it; row-major where nobody does."""
+        ...
+
     def blocked_output(self, tensor: Tensor) -> HostTensor:
         """Return storage in the blocked layout for a result."""
         ...
@@ -56,12 +60,14 @@ class Terms:
 
     Attributes:
         is_strict: As of `BlockedPlanner`.
-        packs_ahead: Whether weights are packed once for many calls; the program then is in one process, and which ops
-            are computed together may change how values are rounded.
+        packs_ahead: Whether weights are packed once for many calls.
+        joins_freely: Whether which ops are computed together may change how values are rounded: the program is in one
+            process, on one stage, and changes no weights.
     """
 
     is_strict: bool = False
     packs_ahead: bool = True
+    joins_freely: bool = True
 
 
 def first_result(ops: Sequence[Op]) -> Tensor | None:

@@ -47,6 +47,19 @@ class HostTensor:
         return True
 
     @property
+    def is_dense(self) -> bool:
+        """Whether elements lie without gaps in some order of the dimensions."""
+        return self.permuted(self.order).is_contiguous
+
+    @property
+    def has_channels_last(self) -> bool:
+        """Whether elements of ``[N, C, ...]`` lie as ``[N, ..., C]`` without gaps, and not row-major as well."""
+        if len(self.shape) < 3:
+            return False
+        order = (0, *range(2, len(self.shape)), 1)
+        return self.permuted(order).is_contiguous and not self.is_contiguous
+
+    @property
     def order(self) -> tuple[int, ...]:
         """The dimensions from the largest stride to the least."""
         return order_of(self.shape, self.strides)

@@ -90,12 +90,22 @@ class HostPlanner(Protocol):
         """
         ...
 
-    def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
-        """Return storage for a result: in the order in which an operand lies where torch expects the result so.
+    def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+        """Return where a value lies: row-major, or in another order of its dimensions, which some programs keep.
+
+        Args:
+            tensor: Whose value.
+            dtype: Type asked for; None for its own.
+        """
+        ...
+
+    def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
+        """Return storage for a result: in the order in which an operand lies where it may lie so, or else row-major.
 
         Args:
             tensor: The result.
             held: The operand, of as many dimensions, in any layout.
+            dtype: In which it is computed; None for its own. One of another type is row-major.
         """
         ...
 

@@ -219,18 +219,27 @@ BATCH_NORM = Kernel(
     items="channels",
 )
 """All of the above, a channel at a time while it lies in the cache."""
-BATCH_COLUMNS = Kernel(
-    "batch_columns",
+BATCH_ROW_MOMENTS = Kernel(
+    "batch_row_moments",
+    {
+        "partials": "[chunks][2][channels], means and sums of squares around them", "x": "[samples][channels]",
+    },
+    BatchInts,
+    Nothing,
+    items="chunks of `rows` samples",
+)
+"""Where there is one position: a row of each sample."""
+BATCH_ROW_STATISTICS = Kernel(
+    "batch_row_statistics",
     {
         "save_mean": "[channels]", "save_rstd": "[channels]", "new_mean": "[channels], running",
         "new_variance": "[channels], running", "running_mean": "[channels]", "running_variance": "[channels]",
-        "x": "[samples][channels]",
+        "partials": "of `batch_row_moments`",
     },
     BatchInts,
     BatchScalars,
     items="channels",
 )
-"""The statistics where there is one position."""
 BATCH_GRAD_SUMS = Kernel(
     "batch_grad_sums",
     {
@@ -251,17 +260,27 @@ BATCH_GRAD_STATISTICS = Kernel(
     NormScalars,
     items="channels",
 )
-BATCH_GRAD_COLUMNS = Kernel(
-    "batch_grad_columns",
+BATCH_ROW_GRAD_SUMS = Kernel(
+    "batch_row_grad_sums",
+    {
+        "partials": "[chunks][2][channels], sums of dy (x - mean) and of dy", "dy": "[samples][channels]",
+        "x": "[samples][channels]", "mean": "[channels]",
+    },
+    BatchInts,
+    Nothing,
+    items="chunks of `rows` samples",
+)
+"""The same sums where there is one position."""
+BATCH_ROW_GRAD_STATISTICS = Kernel(
+    "batch_row_grad_statistics",
     {
         "dweight": "[channels]", "dbias": "[channels]", "spread": "[channels], rstd or variance",
-        "dy": "[samples][channels]", "x": "[samples][channels]", "mean": "[channels]",
+        "partials": "of `batch_row_grad_sums`",
     },
     BatchInts,
     NormScalars,
     items="channels",
 )
-"""The same two gradients where there is one position."""
 BATCH_GRAD_APPLY = Kernel(
     "batch_grad_apply",
     {

@@ -50,6 +50,16 @@ MAX_POOL = Kernel(
 )
 
 
+MAX_POOL_VALUES = Kernel(
+    "max_pool_values",
+    {"y": "[planes][oh][ow], the largest of each window, or a NaN of it", "x": "[planes][h][w]"},
+    PoolInts,
+    Nothing,
+    items="planes",
+    scratch="oh * ow of int64",
+)
+
+
 class PlacingInts(NamedTuple):
     """Integers of kernels that put values where indices say.
 

@@ -264,9 +264,13 @@ class _VertexPlanner:
         """Say that a result is a view of storage that exists."""
         self._values[tensor] = view
 
-    def output_as_held(self, tensor: Tensor, held: HostTensor) -> HostTensor:
+    def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+        """Return where a value lies row-major."""
+        return self.value(tensor, dtype)
+
+    def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
         """Return row-major storage for a result."""
-        return self.output(tensor)
+        return self.output(tensor, dtype)
 
     def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
         """Return the storage of a result that begins as the state that it takes the place of."""

@@ -16,7 +16,7 @@ from torchipu._kernels.table.conv import (
 from torchipu.host.emit import conv_product, pixel_product
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.matmul import emit_product, grain_for
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner, more_items
@@ -46,6 +46,16 @@ def _offset_floats(s: Shape) -> int:
     return -(-s.summands // 16) * 16
 
 
+def _matrix(held: HostTensor, rows: int, columns: int) -> HostTensor:
+    """Return row-major storage as a matrix."""
+    return HostTensor(held.buffer, held.offset, (rows, columns), (columns, 1), held.dtype)
+
+
+def _turned_matrix(held: HostTensor, rows: int, columns: int) -> HostTensor:
+    """Return row-major storage as the transpose of a matrix."""
+    return HostTensor(held.buffer, held.offset, (columns, rows), (1, columns), held.dtype)
+
+
 def emit_forward(
     plan: HostPlanner,
     s: Shape,
@@ -55,6 +65,10 @@ def emit_forward(
     bias: HostTensor | None,
 ) -> None:
     """Emit a convolution with row-major operands."""
+    if s.is_of_whole_images:
+        emit_product(plan, _matrix(out, s.n, s.oc), _matrix(x, s.n, s.summands),
+                     _turned_matrix(weight, s.oc, s.summands), bias)
+        return
     if conv_product.serves(s):
         conv_product.emit_convolution(plan, s, out, x, weight, bias=bias)
         return
@@ -83,6 +97,9 @@ def turned(plan: HostPlanner, s: Shape, weight: HostTensor) -> HostTensor:
 # --------------------------------------------------------------------------- host side: gradients
 def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTensor, weight: HostTensor) -> None:
     """Emit the gradient of the input: products over its pixels, or columns of windows folded back."""
+    if s.is_of_whole_images:
+        emit_product(plan, _matrix(dx, s.n, s.summands), _matrix(dy, s.n, s.oc), _matrix(weight, s.oc, s.summands))
+        return
     if conv_product.serves_input(s):
         for product in pixel_product.input_products(s):
             conv_product.emit_product(plan, product, dx, dy, weight)
@@ -113,6 +130,9 @@ def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTen
 
 def emit_weight_gradient(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
     """Emit the gradient of the weights."""
+    if s.is_of_whole_images:
+        emit_product(plan, _matrix(dw, s.oc, s.summands), _turned_matrix(dy, s.n, s.oc), _matrix(x, s.n, s.summands))
+        return
     if conv_product.serves_weight(s):
         conv_product.emit_weight_product(plan, s, dw, dy, x)
         return

@@ -179,7 +179,12 @@ def _taps(window: int, stride: int, padding: int, dilation: int, phase: int) -> 
 
 
 def serves(s: Shape) -> bool:
-    """Whether the kernel takes a convolution: groups fill blocks, and places fit 32 bits."""
+    """Whether the kernel takes a convolution: groups fill blocks, and places fit 32 bits.
+
+    One window of many pixels is a row of a matrix, which is multiplied faster as it lies.
+    """
+    if s.is_of_whole_images and s.kh * s.kw > 1:
+        return False
     lanes = vector_lanes()
     fills = s.g == 1 or (s.ic % lanes == 0 and s.oc % lanes == 0)
     blocked = s.n * s.g * max(s.ic + lanes, s.oc + lanes) * max(s.h * s.w, s.oh * s.ow)

@@ -147,11 +147,15 @@ def _cut(lanes: int, groups: int, results: int) -> tuple[int, int]:
 
 def serves(s: Shape) -> bool:
     """Whether the forward pass goes this way."""
+    if s.is_of_whole_images and s.kh * s.kw > 1:
+        return False
     return (s.oc >= LEAST_RESULTS or depthwise.serves(forward_product(s).grid)) and _is_indexable(s)
 
 
 def serves_input(s: Shape) -> bool:
     """Whether the gradient of the input goes this way: with long strides its phases have few pixels and taps."""
+    if s.is_of_whole_images and s.kh * s.kw > 1:
+        return False
     is_depthwise = s.oc == 1 and depthwise.serves(forward_product(s).grid)
     return (s.ic >= LEAST_RESULTS or is_depthwise) and s.sh * s.sw <= 4 and _is_indexable(s)
 

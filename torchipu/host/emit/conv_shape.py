@@ -55,6 +55,13 @@ class Shape:
         return is_single and (self.h, self.w) == (self.oh, self.ow)
 
     @property
+    def is_of_whole_images(self) -> bool:
+        """Whether one window is the image: the convolution is a product of matrices, with a row for each image."""
+        is_single = (self.g, self.oh, self.ow, self.ph, self.pw) == (1, 1, 1, 0, 0)
+        is_dense = (self.dh == 1 or self.kh == 1) and (self.dw == 1 or self.kw == 1)
+        return is_single and is_dense and (self.kh, self.kw) == (self.h, self.w)
+
+    @property
     def reads_in_place(self) -> bool:
         """Whether summands are contiguous runs of the image as it is."""
         return (self.kw, self.sw, self.pw, self.sh, self.ph) == (1, 1, 0, 1, 0) and self.w == self.ow

@@ -43,6 +43,8 @@ def emit_copy(
         return
     if dst.num_elements == 0:
         return
+    along = dst.order  # written one behind the other, whatever the order of the dimensions
+    dst, src = dst.permuted(along), src.permuted(along)
     shape, (dst_strides, src_strides) = collapse(dst.shape, dst.strides, src.strides)
     if len(shape) > MAX_COPY_DIMS:
         raise ValueError(f"a copy has {len(shape)} separate dimensions, at most {MAX_COPY_DIMS}")
@@ -71,7 +73,7 @@ def _transposed_order(shape: tuple[int, ...], dst: tuple[int, ...], src: tuple[i
 
 
 def emit_fill(plan: HostPlanner, dst: HostTensor, value: float) -> None:
-    """Emit a fill of row-major storage with one value, converted to its type as eager does."""
+    """Emit a fill of storage without gaps with one value, converted to its type as eager does."""
     if dst.num_elements:
         plan.step(
             FILL, [dst], [], ints=FillInts(dst.dtype.host_bytes, bit_pattern(value, dst.dtype)),

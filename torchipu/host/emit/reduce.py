@@ -29,6 +29,7 @@ from torchipu.optable.planner import HostPlanner
 SHARE = 16384  # elements of one thread's share
 MIN_CHUNK = 16384  # a long reduction is cut into chunks of at least this many elements ...
 MAX_CHUNKS = 32  # ... but never more chunks than this: a fixed number, so that results do not depend on threads
+LEAST_TALL = 16  # rows that are left where several of few columns are taken as one
 MIN_COLUMNS = 8  # a vector's: of fewer columns most of one stays empty
 JOINING = {
     Folding.SUM_SQUARES: Folding.SUM, Folding.SUM_MAGNITUDES: Folding.SUM, Folding.LARGEST_MAGNITUDE: Folding.LARGEST,
@@ -46,9 +47,13 @@ _Walk = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _split(held: HostTensor, dims: Sequence[int]) -> tuple[_Walk, _Walk]:
-    """Return what is kept and what is reduced, merged where dimensions lie one after another."""
+    """Return what is kept and what is reduced, merged where dimensions lie one after another.
+
+    What is reduced is gone through as it lies: whole tensors with their channels last are one run.
+    """
     halves = []
-    for chosen in ([d for d in range(len(held.shape)) if d not in dims], list(dims)):
+    kept = [d for d in range(len(held.shape)) if d not in dims]
+    for chosen in (kept, sorted(dims, key=lambda d: -abs(held.strides[d]))):
         shape, (strides,) = collapse([held.shape[d] for d in chosen], [held.strides[d] for d in chosen])
         if 0 in shape:  # nothing to reduce: the kernels still divide by sizes
             shape, strides = (1,), (0,)
@@ -95,6 +100,15 @@ def emit_reduction(
         (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
     total, results = math.prod(held.shape[d] for d in dims), math.prod(kept)
     columns = _columns((kept, kept_strides), (reduced, reduced_strides))
+    together = _rows_together(columns, total, reduced_strides, held)
+    if together > 1:  # a row of as many columns as a panel has; then these, which are few
+        rest, dim = kept[:-1], len(kept) - 1
+        wide = HostTensor(held.buffer, held.offset, (*rest, total // together, together * columns),
+                          (*kept_strides[:-1], together * columns, 1), held.dtype)
+        sums = plan.scratch((*rest, together, columns))
+        emit_reduction(plan, sums, wide, (dim,), folding)
+        emit_reduction(plan, out, sums, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
+        return
     if _are_few(columns, reduced, held) and columns < results:
         columns = 0
     items = results if not columns else results // columns * -(-columns // REDUCE_PANEL)
@@ -136,6 +150,14 @@ def _columns(kept: _Walk, reduced: _Walk) -> int:
     """Return how many columns lie beside each other down which is reduced; 0 where rows are."""
     (shape, strides), (_, reduced_strides) = kept, reduced
     return shape[-1] if strides[-1] == 1 and reduced_strides[-1] != 1 and shape[-1] > 1 else 0
+
+
+def _rows_together(columns: int, total: int, strides: Sequence[int], held: HostTensor) -> int:
+    """Return how many rows of few columns are taken as one, where they lie one behind the other; 1 for each alone."""
+    if not columns or tuple(strides) != (columns,) or held.dtype is not DType.FLOAT:
+        return 1
+    most = max(1, min(REDUCE_PANEL // columns, total // LEAST_TALL))
+    return next(count for count in range(most, 0, -1) if total % count == 0)
 
 
 def _are_few(columns: int, reduced: Sequence[int], held: HostTensor) -> bool:

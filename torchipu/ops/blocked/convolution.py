@@ -26,7 +26,10 @@ from torchipu.optable.host_tensor import HostTensor
 
 # Measured with vectors of eight lanes; both scale with them.
 PLAIN_NS, BLOCKED_NS = 0.0345, 0.0265  # of a multiplication and addition
-DEPTHWISE_NS = 0.5  # saved for a result whose group has one channel
+# Saved where a group has one channel: for a row of an image, which the plain form lays out by itself, for an element of
+# it, and for a result. Measured with vectors of eight and of sixteen lanes, for which they are about alike, and raised
+# by what `layouts.REORDER_NS` was seen to say too much there.
+DEPTHWISE_ROW_NS, DEPTHWISE_INPUT_NS, DEPTHWISE_NS = 8.0, 0.4, 0.4
 ACTIVATION_NS = 0.4  # for an element, where it would be a pass of its own
 PACK_NS = 0.8  # of a weight
 
@@ -108,7 +111,8 @@ def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     s = _shape(ops[0])
     ended = ACTIVATION_NS * s.output_elements if ops[-1].target != RELU and len(ops) > 1 else 0.0
     if depthwise_blocked.serves(s):
-        return DEPTHWISE_NS * s.output_elements + ended
+        laid_out = DEPTHWISE_ROW_NS * s.n * s.g * s.h + DEPTHWISE_INPUT_NS * s.input_elements
+        return laid_out + DEPTHWISE_NS * s.output_elements + ended
     return product_gain_ns(s, s.g * s.oc * s.summands, terms, is_plain=_reads_plain(s)) + ended
 
 

@@ -1,0 +1,182 @@
+"""Ops on values with their channels last are computed as these lie: results are eager's, and nothing is transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from torchipu.host.planner import Planner
+
+
+class Called(nn.Module):
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *operands: torch.Tensor) -> torch.Tensor:
+        return self.function(*operands)
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+def of(function: Callable[..., torch.Tensor]) -> Callable[[int], nn.Module]:
+    return lambda channels: Called(function)
+
+
+ALIKE: dict[str, Callable[[int], nn.Module]] = {
+    "batch norm": lambda channels: nn.BatchNorm2d(channels),
+    "batch norm without weights": lambda channels: nn.BatchNorm2d(channels, affine=False),
+    "batch norm without statistics": lambda channels: nn.BatchNorm2d(channels, track_running_stats=False),
+    "batch norm and relu": lambda channels: nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU()),
+    "several norms": lambda channels: nn.Sequential(nn.BatchNorm2d(channels), nn.SiLU(), nn.BatchNorm2d(channels)),
+    "max-pool": lambda channels: nn.MaxPool2d(2, ceil_mode=True),
+    "max-pool of windows that overlap": lambda channels: nn.MaxPool2d(3, 2, 1),
+    "average": lambda channels: nn.AvgPool2d(2, ceil_mode=True),
+    "average of windows that overlap": lambda channels: nn.AvgPool2d(3, (1, 2), 1),
+    "average without padding": lambda channels: nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    "average by a divisor": lambda channels: nn.AvgPool2d((1, 2), 1, (0, 1), divisor_override=3),
+    "adaptive average": lambda channels: nn.AdaptiveAvgPool2d((2, 3)),
+    "adaptive maximum": lambda channels: nn.AdaptiveMaxPool2d((3, 2)),
+    "norm and pool": lambda channels: nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(), nn.AvgPool2d(2, 1, 1)),
+    "pad": of(lambda x: functional.pad(x, (1, 0, 2, 3))),
+    "flip": of(lambda x: x.flip(2)),
+    "cat": of(lambda x: torch.cat([x, x * 2], 1)),
+    "clone": of(lambda x: x.clone()),
+}
+"""Modules whose results lie as what they read."""
+SIZES = [(2, 3, 5, 4), (3, 16, 4, 4), (1, 40, 3, 5), (2, 130, 1, 3), (4, 7, 9, 1), (70, 5, 2, 2)]
+
+
+def _of(module: nn.Module, x: torch.Tensor, gradient: torch.Tensor | None) -> list[torch.Tensor]:
+    """Return the result, and where there is a gradient of it those of the input and of the weights."""
+    if gradient is None:
+        with torch.no_grad():
+            return [module(x)]
+    x = x.detach().requires_grad_()
+    result = module(x)
+    return [result, *torch.autograd.grad(result, [x, *module.parameters()], gradient)]
+
+
+def _planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names: list[str] = []
+    collect = Planner._collect_outputs
+
+    def collected(planner: Planner) -> object:
+        found = collect(planner)
+        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
+        return found
+
+    monkeypatch.setattr(Planner, "_collect_outputs", collected)
+    return names
+
+
+def _made(name: str, channels: int) -> nn.Module:
+    torch.manual_seed(0)
+    module = ALIKE[name](channels)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, 0.7)
+    return module
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("name", ALIKE)
+def test_results_are_those_of_eager_pytorch(
+    monkeypatch: pytest.MonkeyPatch, name: str, sizes: tuple[int, ...], trains: bool,
+) -> None:
+    names = _planned(monkeypatch)
+    ours, exact = _made(name, sizes[1]).train(trains), _made(name, sizes[1]).double().train(trains)
+    x = torch.randn(sizes).to(memory_format=torch.channels_last)
+    like = exact(x.double())
+    gradient = torch.randn(like.shape).to(memory_format=torch.channels_last) if trains else None
+    exact = _made(name, sizes[1]).double().train(trains)
+    found = _of(torch.compile(ours, backend="ipu", fullgraph=True), x, gradient)
+    wanted = _of(exact, x.double(), None if gradient is None else gradient.double())
+    is_last = wanted[0].is_contiguous(memory_format=torch.channels_last)
+    assert found[0].is_contiguous(memory_format=torch.channels_last if is_last else torch.contiguous_format)
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=2e-4)
+    for mine, theirs in zip(ours.buffers(), exact.buffers(), strict=True):
+        torch.testing.assert_close(mine.to(theirs.dtype), theirs, rtol=1e-5, atol=1e-5)
+    if is_last:
+        assert "transpose" not in names
+
+
+@pytest.mark.parametrize("module", [
+    nn.MaxPool3d(2, ceil_mode=True), nn.MaxPool3d((3, 2, 1), 1, (1, 1, 0)), nn.AvgPool3d(2, 1, 1),
+    nn.AdaptiveAvgPool3d((2, 1, 3)), nn.AdaptiveMaxPool3d(2), nn.BatchNorm3d(5),
+])
+@pytest.mark.parametrize("trains", [False, True])
+def test_volumes_are_computed_as_they_lie(module: nn.Module, trains: bool) -> None:
+    x = torch.randn(2, 5, 4, 3, 5).to(memory_format=torch.channels_last_3d)
+    module.train(trains).float()
+    gradient = torch.randn(module(x).shape).to(memory_format=torch.channels_last_3d) if trains else None
+    found = _of(torch.compile(module, backend="ipu"), x, gradient)
+    wanted = _of(module.double(), x.double(), None if gradient is None else gradient.double())
+    assert found[0].stride() == wanted[0].stride()
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2, dilation=2), nn.AdaptiveMaxPool2d(2)])
+def test_places_of_the_largest_are_those_of_eager_pytorch(pool: nn.Module) -> None:
+    pool.return_indices = True
+    x = torch.randint(0, 4, (2, 21, 7, 6)).float().to(memory_format=torch.channels_last)
+    x[0, 3, 1:4, 2] = torch.nan
+    x[1, :, 5] = -torch.inf
+    with torch.no_grad():
+        (largest, places), wanted = torch.compile(pool, backend="ipu")(x), pool(x)
+    assert torch.equal(places, wanted[1])
+    torch.testing.assert_close(largest, wanted[0], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["batch norm", "batch norm and relu"])
+def test_running_statistics_give_the_bits_that_they_give_row_major(name: str) -> None:
+    module = _made(name, 37).eval()
+    for statistics in module.buffers():
+        if statistics.is_floating_point():
+            statistics.uniform_(0.1, 2.0)
+    compiled = torch.compile(module, backend="ipu")
+    x = torch.randn(3, 37, 5, 6)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), compiled(x.to(memory_format=torch.channels_last)))
+
+
+def test_a_gradient_in_another_order_is_brought_into_that_of_the_input() -> None:
+    module = _made("batch norm", 6)
+    compiled = torch.compile(module, backend="ipu")
+    x, gradient = torch.randn(3, 6, 4, 5).to(memory_format=torch.channels_last), torch.randn(3, 6, 4, 5)
+    wanted = _of(_made("batch norm", 6).double(), x.double(), gradient.double())
+    for mine, theirs in zip(_of(compiled, x, gradient), wanted, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_statistics_do_not_depend_on_threads(threads: int) -> None:
+    x = torch.randn(8, 40, 24, 24).to(memory_format=torch.channels_last)
+    gradient = torch.randn_like(x)
+
+    def run(host_threads: int) -> list[torch.Tensor]:
+        torch._dynamo.reset()
+        compiled = torch.compile(_made("batch norm", 40), backend="ipu", options={"host_threads": host_threads})
+        return _of(compiled, x, gradient)
+
+    for one, several in zip(run(1), run(threads), strict=True):
+        assert torch.equal(one, several)
+
+
+def test_what_is_not_row_major_is_copied_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = _planned(monkeypatch)
+    x = torch.randn(2, 16, 5, 7)
+    with torch.no_grad():
+        found = torch.compile(lambda x: x.permute(0, 2, 3, 1).contiguous(), backend="ipu")(x)
+    assert names == ["transpose"]
+    assert found.is_contiguous()
+    assert torch.equal(found, x.permute(0, 2, 3, 1))

@@ -1,0 +1,67 @@
+"""Compiled programs that train nothing compute in blocks where all together pays, whether weights are frozen or not."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from torchipu.host.planner import Planner
+
+
+def _kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names: list[str] = []
+    collect = Planner._collect_outputs
+
+    def collected(planner: Planner) -> object:
+        found = collect(planner)
+        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
+        return found
+
+    monkeypatch.setattr(Planner, "_collect_outputs", collected)
+    torch._dynamo.reset()
+    return names
+
+
+def _settled(module: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    for name, statistics in module.named_buffers():
+        if statistics.is_floating_point():
+            statistics.normal_() if name.endswith("mean") else statistics.uniform_(0.5, 2.0)
+    return module.eval()
+
+
+def _check(module: nn.Module, x: torch.Tensor) -> None:
+    with torch.no_grad():
+        found = torch.compile(module, backend="ipu", fullgraph=True)(x)
+        wanted = copy.deepcopy(module).double()(x.double())
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=2e-4)
+
+
+def test_a_convolution_ends_with_its_norm_and_activation_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = _kernels(monkeypatch)
+    module = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU())
+    _check(_settled(module), torch.randn(8, 32, 28, 28))
+    assert not {"conv_product", "batch_apply", "chain"} & set(names)
+
+
+@pytest.mark.parametrize("sizes", [(8, 32, 25, 5), (4, 40, 28, 28), (2, 64, 7, 7), (1, 33, 1, 300)])
+@pytest.mark.parametrize(("window", "stride"), [(3, 1), (3, 2), (5, 2), (7, 1)])
+def test_depthwise_convolutions_are_in_blocks(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], window: int, stride: int,
+) -> None:
+    names, channels = _kernels(monkeypatch), sizes[1]
+    convolution = nn.Conv2d(channels, channels, window, stride, window // 2, groups=channels)
+    _check(_settled(nn.Sequential(convolution, nn.BatchNorm2d(channels), nn.ReLU6())), torch.randn(sizes))
+    assert "depthwise_blocked" in names
+    assert "depthwise" not in names
+
+
+def test_what_trains_is_computed_as_on_any_number_of_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = _kernels(monkeypatch)
+    module = _settled(nn.Sequential(nn.Conv2d(8, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU()))
+    x = torch.randn(2, 8, 6, 6)
+    torch.compile(module, backend="ipu")(x).sum().backward()
+    assert not any("blocked" in name for name in names)
