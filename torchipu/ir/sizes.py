@@ -170,7 +170,10 @@ class Sizes:
         self.given = [Size(self, place) for place in range(len(self.names))]
 
     def computed(self, operation: str, left: Any, right: Any) -> Any:
-        """Return what an operation gives: a plain number where it is one at any size."""
+        """Return what an operation gives: a plain number where it is one at any size.
+
+        A division by a number that is 0 at present, as before the first call, gives 0, and a guard that it is.
+        """
         if not isinstance(left, (int, Size)) or not isinstance(right, (int, Size)):
             return NotImplemented
         plain = _plain(operation, left, right)
@@ -181,9 +184,9 @@ class Sizes:
         key = operation, _key(left), _key(right)
         known = self._places.get(key)
         if known is None:
-            if operation in _DIVISIONS:
-                self.decided("==", right, 0)
-            value = _OPERATIONS[operation](_now(left), _now(right))
+            value = 0
+            if operation not in _DIVISIONS or not self.decided("==", right, 0):
+                value = _OPERATIONS[operation](_now(left), _now(right))
             known = self._places[key] = Size(self, len(self.now))
             self.now.append(value)
             self._steps.append((operation, left, right))
