@@ -20,7 +20,7 @@ from torchipu.backend.short_call import Programs, shortened
 from torchipu.backend.signals import DynamoSignals
 from torchipu.backend.sparse_gradients import without_sparse_results
 from torchipu.backend.written import written_arguments
-from torchipu.capture import substitutes
+from torchipu.capture import recurrent_layers, substitutes
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.folded_constants import fold_constants
@@ -116,6 +116,7 @@ def _compiled(
 
 
 SIGNALS = DynamoSignals(ipu_backend)
+recurrent_layers.serve(ipu_backend)
 
 
 class _Doors:

@@ -25,7 +25,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.graph import _ExportCodeGen
 from torch.utils import _pytree as pytree
 
-from torchipu.capture import printing, substitutes
+from torchipu.capture import printing, recurrent_layers, substitutes
 from torchipu.capture.block import BlockForward
 from torchipu.capture.capture_errors import as_capture_error, without_torchs_log
 from torchipu.capture.captured import Captured
@@ -275,7 +275,7 @@ def _dynamo(
     freezes_not = torch._inductor.config.patch(freezing=False)
     with (
         settings, freezes_not, inner_gradients(), properties_as_calls(), unvalidated(), _method_forward(module),
-        without_torchs_log(), _settings_untold(),
+        without_torchs_log(), _settings_untold(), recurrent_layers.whole(),
     ):
         changes = Changes(module)
         captured = _graph_of(module, args, kwargs, changes)

@@ -1,0 +1,143 @@
+"""Recurrent layers are traced for our backend, whole and of any length, and left to eager PyTorch for every other.
+
+Dynamo leaves them to eager unless a setting says otherwise, which it reads whatever backend it traces for. Others would
+then be handed one op after another for each time step: Inductor compiled a GRU of 60 steps for three minutes, and AOT
+autograd cannot train what torch makes of an LSTM. And Dynamo remembers of code that it has left it to eager, whatever
+backend traces that next; of code with recurrent layers we remember it instead, for other backends alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._C._dynamo.eval_frame import set_code_exec_strategy
+from torch._dynamo import convert_frame
+from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+from torch._dynamo.variables.builder import VariableBuilder
+
+from torchipu.capture import recurrence
+from torchipu.capture.process_wide import implemented
+
+LAYERS = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
+"""What Dynamo leaves to eager."""
+IMPLEMENTED: Mapping[Any, Callable[..., Any]] = {
+    torch.ops.aten.lstm.input: recurrence.lstm, torch.ops.aten.gru.input: recurrence.gru,
+    torch.ops.aten.rnn_tanh.input: recurrence.rnn_tanh, torch.ops.aten.rnn_relu.input: recurrence.rnn_relu,
+}
+_KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+_HOLDS_ANOTHER = ("_torchdynamo_orig_backend", "compiler_fn", "backend_compile_fn", "func", "__wrapped__", "__self__")
+"""Attributes by which torch's wrappings of a backend, and those of `functools`, hold it."""
+
+_ours: set[Callable[..., Any]] = set()
+_left: set[types.CodeType] = set()
+"""Code that holds recurrent layers, and that Dynamo has left to eager for another backend."""
+
+
+class _Met(threading.local):
+    """Whether this thread has met a recurrent layer that it leaves to eager."""
+
+    layer = False
+
+
+_met = _Met()
+
+
+def register() -> None:
+    """Have Dynamo ask for which backend it traces."""
+    if VariableBuilder.wrap_module.__module__ == __name__:
+        return
+    VariableBuilder.wrap_module = _wrapping(VariableBuilder.wrap_module)  # type: ignore[method-assign]
+    for converter, ours in ((convert_frame.ConvertFrameAssert, _tracing), (convert_frame.ConvertFrame, _remembering)):
+        converter.__call__ = ours(converter.__call__)  # type: ignore[method-assign]
+    _forget_what_was_left()
+
+
+def serve(backend: Callable[..., Any]) -> None:
+    """Trace recurrent layers for a backend."""
+    _ours.add(backend)
+
+
+@contextlib.contextmanager
+def whole() -> Iterator[None]:
+    """Let this thread trace each layer and direction as one op, of whatever length, where torch unrolls time steps."""
+    with torch._dynamo.config.patch(allow_rnn=True), implemented(IMPLEMENTED, _KEYS):
+        yield
+
+
+def is_ours(backend: Any, depth: int = 8) -> bool:
+    """Whether a backend is one of ours, a wrapping of it, or a function or object that names it."""
+    if isinstance(backend, types.FunctionType) and backend in _ours:
+        return True
+    if depth == 0 or backend is None or isinstance(backend, (str, type, types.ModuleType)):
+        return False
+    return any(is_ours(held, depth - 1) for held in _held_by(backend) if callable(held))
+
+
+def _held_by(backend: Any) -> Iterator[Any]:
+    """Yield what a callable may hand its work to."""
+    for name in _HOLDS_ANOTHER:
+        yield getattr(backend, name, None)
+    if not isinstance(backend, types.FunctionType):
+        yield from vars(backend).values() if hasattr(backend, "__dict__") else ()
+        return
+    if backend.__module__.partition(".")[0] == "torch":
+        return  # its globals are many, and none of them is ours
+    for cell in backend.__closure__ or ():
+        with contextlib.suppress(ValueError):  # nothing is there yet
+            yield cell.cell_contents
+    for name in backend.__code__.co_names:
+        yield backend.__globals__.get(name)
+
+
+def _wrapping(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Dynamo's way to take a module in, which notes recurrent layers that it refuses."""
+
+    def wrap_module(self: Any, value: torch.nn.Module) -> Any:
+        if isinstance(value, LAYERS) and not torch._dynamo.config.allow_rnn:
+            _met.layer = True
+        return plain(self, value)
+
+    return wrap_module
+
+
+def _tracing(plain: Callable[..., ConvertFrameReturn]) -> Callable[..., ConvertFrameReturn]:
+    """Return Dynamo's way to trace a frame, which takes recurrent layers in where it is for our backend."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> ConvertFrameReturn:
+        with whole() if is_ours(self._torchdynamo_orig_backend) else contextlib.nullcontext():
+            return plain(self, *args, **kwargs)
+
+    return call
+
+
+def _remembering(plain: Callable[..., ConvertFrameReturn]) -> Callable[..., ConvertFrameReturn]:
+    """Return Dynamo's way to trace a frame or to leave it to eager, the latter for the backend alone that it is for."""
+
+    def call(self: Any, frame: Any, *args: Any, **kwargs: Any) -> ConvertFrameReturn:
+        if is_ours(self._torchdynamo_orig_backend):
+            return plain(self, frame, *args, **kwargs)
+        if frame.f_code in _left:
+            return ConvertFrameReturn(apply_to_code=False, skip_reason="it holds a recurrent layer")
+        _met.layer = False
+        found = plain(self, frame, *args, **kwargs)
+        if not _met.layer or found.guarded_code is not None or found.frame_exec_strategy.cur_action != FrameAction.SKIP:
+            return found
+        _left.add(frame.f_code)
+        return dataclasses.replace(found, apply_to_code=False)
+
+    return call
+
+
+def _forget_what_was_left() -> None:
+    """Let Dynamo look again at code that it has seen: it may have left some to eager for the sake of a layer."""
+    for reference in convert_frame.input_codes.seen:
+        code = reference()
+        if code is not None:
+            set_code_exec_strategy(code, FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT))
