@@ -23,7 +23,6 @@ from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrate
 from torch._dynamo.variables.builder import VariableBuilder
 
 from torchipu.capture import recurrence
-from torchipu.capture.process_wide import implemented
 
 LAYERS = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 """What Dynamo leaves to eager."""
@@ -40,13 +39,14 @@ _left: set[types.CodeType] = set()
 """Code that holds recurrent layers, and that Dynamo has left to eager for another backend."""
 
 
-class _Met(threading.local):
-    """Whether this thread has met a recurrent layer that it leaves to eager."""
+class _Thread(threading.local):
+    """What a thread is about: whether it traces layers whole, and whether it has met one that it leaves to eager."""
 
-    layer = False
+    traces_whole = False
+    met = False
 
 
-_met = _Met()
+_thread = _Thread()
 
 
 def register() -> None:
@@ -56,6 +56,10 @@ def register() -> None:
     VariableBuilder.wrap_module = _wrapping(VariableBuilder.wrap_module)  # type: ignore[method-assign]
     for converter, ours in ((convert_frame.ConvertFrameAssert, _tracing), (convert_frame.ConvertFrame, _remembering)):
         converter.__call__ = ours(converter.__call__)  # type: ignore[method-assign]
+    for operator, function in IMPLEMENTED.items():
+        for key in _KEYS:
+            operator.py_kernels[key] = _implementing(function, operator.py_kernels[key])
+        operator._dispatch_cache.clear()
     _forget_what_was_left()
 
 
@@ -66,9 +70,26 @@ def serve(backend: Callable[..., Any]) -> None:
 
 @contextlib.contextmanager
 def whole() -> Iterator[None]:
-    """Let this thread trace each layer and direction as one op, of whatever length, where torch unrolls time steps."""
-    with torch._dynamo.config.patch(allow_rnn=True), implemented(IMPLEMENTED, _KEYS):
-        yield
+    """Let this thread trace each layer and direction as one op, of whatever length, where torch unrolls time steps.
+
+    Not as a capture does it, which holds other threads off: Dynamo is tracing, and guards on what is changed then.
+    """
+    before = _thread.traces_whole
+    _thread.traces_whole = True
+    try:
+        with torch._dynamo.config.patch(allow_rnn=True):
+            yield
+    finally:
+        _thread.traces_whole = before
+
+
+def _implementing(ours: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch's implementation in Python of an operator, for other backends, and ours where we trace."""
+
+    def run(*args: Any) -> Any:
+        return (ours if _thread.traces_whole else plain)(*args)
+
+    return run
 
 
 def is_ours(backend: Any, depth: int = 8) -> bool:
@@ -101,7 +122,7 @@ def _wrapping(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     def wrap_module(self: Any, value: torch.nn.Module) -> Any:
         if isinstance(value, LAYERS) and not torch._dynamo.config.allow_rnn:
-            _met.layer = True
+            _thread.met = True
         return plain(self, value)
 
     return wrap_module
@@ -125,9 +146,9 @@ def _remembering(plain: Callable[..., ConvertFrameReturn]) -> Callable[..., Conv
             return plain(self, frame, *args, **kwargs)
         if frame.f_code in _left:
             return ConvertFrameReturn(apply_to_code=False, skip_reason="it holds a recurrent layer")
-        _met.layer = False
+        _thread.met = False
         found = plain(self, frame, *args, **kwargs)
-        if not _met.layer or found.guarded_code is not None or found.frame_exec_strategy.cur_action != FrameAction.SKIP:
+        if not _thread.met or found.guarded_code is not None or found.frame_exec_strategy.cur_action != FrameAction.SKIP:
             return found
         _left.add(frame.f_code)
         return dataclasses.replace(found, apply_to_code=False)
