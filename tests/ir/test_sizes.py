@@ -62,6 +62,14 @@ def test_a_quotient_by_a_size_that_may_be_zero_is_guarded():
     assert not guards.hold(sizes.numbers([0]))
 
 
+def test_a_quotient_by_a_size_that_nobody_has_set_is_known_later():
+    sizes = Sizes(["n"], [0])
+    with sizes.watched() as guards:
+        quotient, rest = 12 // sizes.given[0], 13 % sizes.given[0]
+    assert not guards.hold(sizes.numbers([4]))
+    assert settled((quotient, rest), sizes.numbers([4])) == (3, 1)
+
+
 def test_a_quotient_that_is_known_is_guarded_for_all_who_watch():
     sizes = Sizes(["n"], [4])
     first = 12 // sizes.given[0]

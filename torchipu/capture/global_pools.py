@@ -1,7 +1,7 @@
 """Adaptive pools to one element are means, without the strides that torch then gives the result by `as_strided`.
 
-Of dimensions of size 1 these say nothing, but their gradient is written into memory by strides, and so depends on sizes:
-for images in the order of channels and for `adaptive_avg_pool1d`, each set of them was captured by itself.
+Of dimensions of size 1 these say nothing, but their gradient is written into memory by strides, and depends on sizes:
+for images in the order of channels and for `adaptive_avg_pool1d`, each set of sizes was captured by itself.
 """
 
 from __future__ import annotations

@@ -17,9 +17,11 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
 from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo import convert_frame
-from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables.builder import VariableBuilder
 
 from torchipu.capture import recurrence
@@ -144,16 +146,25 @@ def _remembering(plain: Callable[..., ConvertFrameReturn]) -> Callable[..., Conv
     def call(self: Any, frame: Any, *args: Any, **kwargs: Any) -> ConvertFrameReturn:
         if is_ours(self._torchdynamo_orig_backend):
             return plain(self, frame, *args, **kwargs)
+        _forget_after_reset()
         if frame.f_code in _left:
             return ConvertFrameReturn(apply_to_code=False, skip_reason="it holds a recurrent layer")
         _thread.met = False
         found = plain(self, frame, *args, **kwargs)
-        if not _thread.met or found.guarded_code is not None or found.frame_exec_strategy.cur_action != FrameAction.SKIP:
+        is_left = found.guarded_code is None and found.frame_exec_strategy.cur_action == FrameAction.SKIP
+        if not _thread.met or not is_left:
             return found
         _left.add(frame.f_code)
+        convert_frame.input_codes.add(_forget_after_reset.__code__)
         return dataclasses.replace(found, apply_to_code=False)
 
     return call
+
+
+def _forget_after_reset() -> None:
+    """Forget what was left to eager after `torch._dynamo.reset`, which forgets all code that Dynamo has seen."""
+    if _left and _forget_after_reset.__code__ not in convert_frame.input_codes:
+        _left.clear()
 
 
 def _forget_what_was_left() -> None:
