@@ -37,7 +37,7 @@ from torchipu.capture.forward_changes import Changes, Rebound, buffers_returned
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.inner_gradients import inner_gradients
-from torchipu.capture.inputs import refuse_foreign
+from torchipu.capture.inputs import refuse_foreign, refuse_unknown_names
 from torchipu.capture.process_wide import capturing, replaced
 from torchipu.capture.properties import properties_as_calls
 from torchipu.capture.saved_values import constants_saved
@@ -198,6 +198,7 @@ def _capture(
     strict_ops: bool,
 ) -> Captured:
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
+    refuse_unknown_names(module, kwargs)
     refuse_foreign(module, args, kwargs)
     traced, rebound = _dynamo(module, args, kwargs)
     refuse_inputs(traced)

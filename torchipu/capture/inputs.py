@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchipu.capture.fx_types import foreign_kind
-from torchipu.errors import UnsupportedOpError
+from torchipu.errors import CaptureError, UnsupportedOpError, nearest
 from torchipu.ir.types import UNKNOWN_SOURCE, Source
 
 
@@ -31,6 +31,31 @@ def refuse_foreign(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mappi
         if kind:
             raise UnsupportedOpError(
                 f"{what}: {kind} cannot be held by the IPU", source=_forward_line(module), remedy=remedy,
+            )
+
+
+def refuse_unknown_names(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> None:
+    """Raise CaptureError for a keyword that forward does not take.
+
+    Whoever binds arguments tells first of one that is missing, which the wrong keyword may have been meant for.
+
+    Args:
+        module: The model.
+        kwargs: Keyword arguments of a call.
+    """
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):  # nobody knows what it takes
+        return
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    for name in kwargs:
+        if name not in names:
+            raise CaptureError(
+                "the model cannot be called with these arguments: got an unexpected keyword argument "
+                f"{name!r}{nearest(name, names)}", source=_forward_line(module),
+                remedy=f"pass what its forward takes, by place or by name: {', '.join(names)}",
             )
 
 
