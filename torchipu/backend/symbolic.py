@@ -18,6 +18,7 @@ from torchipu.capture.control import is_control
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.strides import READERS, WRITERS
 from torchipu.capture.symbols import NoFormula, Symbols
+from torchipu.capture.written_state import WRAPPER
 from torchipu.compiler import dump_directory, is_verifying, place_graph
 from torchipu.device.memory import tile_memory
 from torchipu.ir.graph import Graph
@@ -180,7 +181,7 @@ def _refuse_what_is_captured_by_size(gm: GraphModule) -> None:
         values = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(one, torch.Tensor) and one.is_complex() for one in values):
             raise NoFormula(f"{node.name} is complex")
-        if is_control(node.target) or str(node.target) in READERS | WRITERS or _is_module(gm, node):
+        if is_control(node.target) or node.target is WRAPPER or str(node.target) in READERS | WRITERS or _is_module(gm, node):
             raise NoFormula(f"{node.name} is {node.target}")
 
 
