@@ -181,7 +181,8 @@ def _refuse_what_is_captured_by_size(gm: GraphModule) -> None:
         values = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(one, torch.Tensor) and one.is_complex() for one in values):
             raise NoFormula(f"{node.name} is complex")
-        if is_control(node.target) or node.target is WRAPPER or str(node.target) in READERS | WRITERS or _is_module(gm, node):
+        is_read_by_strides = str(node.target) in READERS | WRITERS
+        if is_control(node.target) or node.target is WRAPPER or is_read_by_strides or _is_module(gm, node):
             raise NoFormula(f"{node.name} is {node.target}")
 
 

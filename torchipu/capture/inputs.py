@@ -14,9 +14,32 @@ from torchipu.capture.fx_types import foreign_kind
 from torchipu.errors import CaptureError, UnsupportedOpError, nearest
 from torchipu.ir.types import UNKNOWN_SOURCE, Source
 
+_QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+"""Where torch keeps modules that hold weights as objects of C++, whose elements are no tensor's."""
+_OF_PROCESSES = ("torch.nn.parallel.distributed", "torch.distributed.fsdp")
+"""Where torch keeps modules that exchange gradients or weights between processes."""
+
+
+def _foreign_module(member: torch.nn.Module) -> tuple[str, str]:
+    """Return what a module has that no program can hold, and a remedy; two empty strings for most."""
+    defined_in = type(member).__module__
+    if defined_in.startswith(_QUANTIZED):
+        return "has quantized weights", (
+            "give the model as it was before it was quantized; float16 takes half of float32's memory"
+        )
+    if defined_in.startswith(_OF_PROCESSES):
+        return "exchanges tensors between processes by hooks", (
+            "give the step the module within it: steps of several processes add their gradients up themselves "
+            "(docs/distributed.md)"
+        )
+    held = (*member.parameters(recurse=False), *member.buffers(recurse=False))
+    if any(map(torch.nn.parameter.is_lazy, held)):
+        return "has weights whose sizes its first call decides", "call the model once, before the optimiser is made"
+    return "", ""
+
 
 def refuse_foreign(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise UnsupportedOpError for a tensor that is not plain and dense.
+    """Raise UnsupportedOpError for a tensor that is not plain and dense, and for a module that holds its own kind.
 
     Dynamo stops at such tensors with words of its own, which suit a compiled function and not a whole program. Element
     types are left to the graph, which knows the line that reads them.
@@ -26,6 +49,14 @@ def refuse_foreign(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mappi
         args: Its arguments.
         kwargs: Its keyword arguments.
     """
+    for name, member in module.named_modules():
+        what, remedy = _foreign_module(member)
+        if what:
+            where = f"module {name}" if name else "the model"
+            raise UnsupportedOpError(
+                f"{where}: {type(member).__name__} {what}, which the IPU cannot hold", source=_forward_line(module),
+                remedy=remedy,
+            )
     for what, value in _named(module, args, kwargs):
         kind, remedy = foreign_kind(value)
         if kind:
