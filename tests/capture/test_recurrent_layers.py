@@ -17,7 +17,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from tests.releases import COMPILES_AT_ONCE
 from torchipu.backend import ipu_backend
 from torchipu.capture import recurrent_layers
-from torchipu.capture.recurrent_layers import is_ours
+from torchipu.capture.backends import is_ours
 
 OTHERS = ("eager", "aot_eager", "inductor")
 
@@ -105,11 +105,11 @@ def test_what_was_left_to_eager_is_forgotten_when_dynamo_is_reset() -> None:
     counter = CompileCounterWithBackend("eager")
     model = Stack(nn.GRU(6, 5, batch_first=True))
     judge(torch.compile(model, backend=counter), model)
-    assert Stack.forward.__code__ in recurrent_layers._left
+    assert recurrent_layers._left.reason(Stack.forward.__code__)
     torch._dynamo.reset()
     torch.compile(Stack(nn.Linear(6, 5)), backend=counter)(torch.randn(3, 6))
     assert counter.frame_count == 1
-    assert recurrent_layers._left == set()
+    assert not recurrent_layers._left.reason(Stack.forward.__code__)
 
 
 @COMPILES_AT_ONCE

@@ -9,9 +9,7 @@ backend traces that next; of code with recurrent layers we remember it instead, 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
-import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +23,8 @@ from torch._dynamo.types import ConvertFrameReturn
 from torch._dynamo.variables.builder import VariableBuilder
 
 from torchipu.capture import recurrence
+from torchipu.capture.backends import is_ours
+from torchipu.capture.left_code import LeftCode, is_left
 
 LAYERS = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 """What Dynamo leaves to eager."""
@@ -33,11 +33,8 @@ IMPLEMENTED: Mapping[Any, Callable[..., Any]] = {
     torch.ops.aten.rnn_tanh.input: recurrence.rnn_tanh, torch.ops.aten.rnn_relu.input: recurrence.rnn_relu,
 }
 _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
-_HOLDS_ANOTHER = ("_torchdynamo_orig_backend", "compiler_fn", "backend_compile_fn", "func", "__wrapped__", "__self__")
-"""Attributes by which torch's wrappings of a backend, and those of `functools`, hold it."""
 
-_ours: set[Callable[..., Any]] = set()
-_left: set[types.CodeType] = set()
+_left: LeftCode[bool] = LeftCode()
 """Code that holds recurrent layers, and that Dynamo has left to eager for another backend."""
 
 
@@ -65,11 +62,6 @@ def register() -> None:
     _forget_what_was_left()
 
 
-def serve(backend: Callable[..., Any]) -> None:
-    """Trace recurrent layers for a backend."""
-    _ours.add(backend)
-
-
 @contextlib.contextmanager
 def whole() -> Iterator[None]:
     """Let this thread trace each layer and direction as one op, of whatever length, where torch unrolls time steps.
@@ -92,31 +84,6 @@ def _implementing(ours: Callable[..., Any], plain: Callable[..., Any]) -> Callab
         return (ours if _thread.traces_whole else plain)(*args)
 
     return run
-
-
-def is_ours(backend: Any, depth: int = 8) -> bool:
-    """Whether a backend is one of ours, a wrapping of it, or a function or object that names it."""
-    if isinstance(backend, types.FunctionType) and backend in _ours:
-        return True
-    if depth == 0 or backend is None or isinstance(backend, (str, type, types.ModuleType)):
-        return False
-    return any(is_ours(held, depth - 1) for held in _held_by(backend) if callable(held))
-
-
-def _held_by(backend: Any) -> Iterator[Any]:
-    """Yield what a callable may hand its work to."""
-    for name in _HOLDS_ANOTHER:
-        yield getattr(backend, name, None)
-    if not isinstance(backend, types.FunctionType):
-        yield from vars(backend).values() if hasattr(backend, "__dict__") else ()
-        return
-    if backend.__module__.partition(".")[0] == "torch":
-        return  # its globals are many, and none of them is ours
-    for cell in backend.__closure__ or ():
-        with contextlib.suppress(ValueError):  # nothing is there yet
-            yield cell.cell_contents
-    for name in backend.__code__.co_names:
-        yield backend.__globals__.get(name)
 
 
 def _wrapping(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,25 +113,13 @@ def _remembering(plain: Callable[..., ConvertFrameReturn]) -> Callable[..., Conv
     def call(self: Any, frame: Any, *args: Any, **kwargs: Any) -> ConvertFrameReturn:
         if is_ours(self._torchdynamo_orig_backend):
             return plain(self, frame, *args, **kwargs)
-        _forget_after_reset()
-        if frame.f_code in _left:
-            return ConvertFrameReturn(apply_to_code=False, skip_reason="it holds a recurrent layer")
+        if _left.reason(frame.f_code):
+            return _left.again("it holds a recurrent layer")
         _thread.met = False
         found = plain(self, frame, *args, **kwargs)
-        is_left = found.guarded_code is None and found.frame_exec_strategy.cur_action == FrameAction.SKIP
-        if not _thread.met or not is_left:
-            return found
-        _left.add(frame.f_code)
-        convert_frame.input_codes.add(_forget_after_reset.__code__)
-        return dataclasses.replace(found, apply_to_code=False)
+        return _left.add(frame.f_code, True, found) if _thread.met and is_left(found) else found
 
     return call
-
-
-def _forget_after_reset() -> None:
-    """Forget what was left to eager after `torch._dynamo.reset`, which forgets all code that Dynamo has seen."""
-    if _left and _forget_after_reset.__code__ not in convert_frame.input_codes:
-        _left.clear()
 
 
 def _forget_what_was_left() -> None:
