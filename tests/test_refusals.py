@@ -394,9 +394,11 @@ def replicated():
     return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
 
 
-@pytest.mark.filterwarnings("ignore:.*(quantize|torch.ao|Lazy modules)")
+@pytest.mark.filterwarnings("ignore:.*(quantize|torch.ao|Lazy modules|torch.jit)")
 @pytest.mark.parametrize(("make", "told", "remedy"), [
     (quantized, "module 0: Linear has quantized weights", "as it was before it was quantized"),
+    (lambda: torch.nn.Sequential(torch.jit.trace(torch.nn.Linear(3, 3), PLAIN_INPUT)), "is a program of TorchScript's",
+     "torch.nn.Module that it was made of"),
     (replicated, "the model: DistributedDataParallel exchanges tensors between processes", "the module within it"),
     (lambda: torch.nn.Sequential(torch.nn.LazyLinear(3)), "module 0: LazyLinear has weights whose", "call the model"),
 ])
@@ -409,6 +411,24 @@ def test_a_module_that_no_program_can_hold_is_named_with_a_remedy(make, told, re
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
     assert remedy in caught.value.remedy
+
+
+class Returning(torch.nn.Module):
+    """Hands back something that is no tensor."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self, x):
+        x.sin()
+        return self.value
+
+
+@pytest.mark.parametrize("value", [3, None, ("a", [1, 2]), {}])
+def test_a_forward_without_a_tensor_to_hand_back_is_told_so(value):
+    with pytest.raises(CaptureError, match="forward of Returning returns no tensor that it has computed"):
+        InferenceStep(Returning(value))(PLAIN_INPUT)
 
 
 @pytest.mark.parametrize("given", [None, "sgd", torch.optim.SGD])

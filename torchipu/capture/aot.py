@@ -298,6 +298,10 @@ def _graph_of(
             if "_dynamo_bytecode_unflatten((,)" not in (error.text or ""):
                 raise
             raise _no_result(module) from None  # what torch writes of a forward without results is no Python
+        except AssertionError as error:
+            if "backend_input must not be None" not in str(error):
+                raise
+            raise _no_result(module) from None  # it has made no graph of what is returned
     if not _has_results(captured):
         raise _no_result(module)
     return captured
@@ -550,10 +554,9 @@ def _tracing(module: torch.nn.Module) -> Iterator[None]:
     AOT autograd puts tensors of its own in place of parameters, name by name. Where a module has two names, it takes
     what it has put there under the first one for the parameter, and puts that back in the end.
     """
-    flags = [(member, member.training) for member in module.modules()]
-    tensors: list[dict[str, Any]] = [
-        held for member in module.modules() for held in (member._parameters, member._buffers)
-    ]
+    members = [member for member in module.modules() if not isinstance(member, torch.jit.ScriptModule)]
+    flags = [(member, member.training) for member in members]
+    tensors: list[dict[str, Any]] = [held for member in members for held in (member._parameters, member._buffers)]
     owned = [(held, dict(held)) for held in tensors]
     try:
         with torch.random.fork_rng(devices=[]):

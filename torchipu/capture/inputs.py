@@ -32,6 +32,8 @@ def _foreign_module(member: torch.nn.Module) -> tuple[str, str]:
             "give the step the module within it: steps of several processes add their gradients up themselves "
             "(docs/distributed.md)"
         )
+    if isinstance(member, torch.jit.ScriptModule):
+        return "is a program of TorchScript's", "give the torch.nn.Module that it was made of"
     held = (*member.parameters(recurse=False), *member.buffers(recurse=False))
     if any(map(torch.nn.parameter.is_lazy, held)):
         return "has weights whose sizes its first call decides", "call the model once, before the optimiser is made"
