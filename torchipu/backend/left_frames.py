@@ -97,8 +97,14 @@ def _named(code: types.CodeType) -> str:
 
 
 def _refusal(code: types.CodeType, error: IpuError) -> CaptureError:
-    reason = error.message.removeprefix(_WHOLE)
-    return CaptureError(f"strict: torch leaves {_named(code)} to eager: {reason}", source=error.source, remedy=_REMEDY)
+    what = f"strict: torch leaves {_named(code)} to eager: {_reason(error)}"
+    return CaptureError(what, source=error.source, remedy=_REMEDY)
+
+
+def _reason(error: IpuError) -> str:
+    """Return why there is no graph, with torch's explanation, in one line."""
+    reason, explained = error.message.removeprefix(_WHOLE), error.detail.partition("\n")[0]
+    return f"{reason}: {explained.removeprefix('Explanation: ').rstrip('.')}" if explained else reason
 
 
 def _tell(code: types.CodeType, error: IpuError) -> None:
@@ -106,6 +112,6 @@ def _tell(code: types.CodeType, error: IpuError) -> None:
     at = f" at {error.source}" if error.source else ""
     warnings.warn(
         f"torchipu: torch runs {_named(code)} in eager, and not as an IPU would: "
-        f"{error.message.removeprefix(_WHOLE)}{at}. It may compile what is called there. "
+        f"{_reason(error)}{at}. It may compile what is called there. "
         f"{_REMEDY[0].upper()}{_REMEDY[1:]}", stacklevel=2,
     )
