@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 
 import pytest
 import torch
@@ -169,6 +170,11 @@ OF_ALL_SIZES = {
     "slices up to a size": lambda: part_of_a_mask,
     "quotients of sizes in strides": lambda: lambda x: torch.cat(
         [x[:, : x.shape[1] // 2].sin().transpose(1, 2)] * 2, 2),
+    "variances over a size": lambda: lambda x: (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True) + x.var(0).sum(),
+    "factors made of sizes": lambda: lambda x: x.sin() * (1 / (x.shape[0] * x.shape[1])) + x / math.sqrt(x.shape[1]),
+    "powers of sizes": lambda: lambda x: x.tanh() * x.shape[1] ** -0.5 * (x.shape[0] / 3) ** 2,
+    "interpolation from any size to one": lambda: lambda x: functional.interpolate(
+        x.transpose(1, 2), size=9, mode="linear"),
     "checked matrices": lambda: lambda x: torch.linalg.solve(x.transpose(1, 2) @ x + 9 * torch.eye(8), x[:, 0]),
     "one element of channels-last images": lambda: lambda x: functional.adaptive_avg_pool2d(
         x[:, None].expand(-1, 3, -1, -1).to(memory_format=torch.channels_last).cos(), 1),
@@ -272,7 +278,7 @@ def test_marks_and_the_argument_dynamic_are_torchs():
 
 def test_a_number_that_has_no_formula_is_captured_for_each_size():
     def scaled(x):
-        return torch.relu(x) * x.shape[0] ** 0.5
+        return torch.relu(x) * math.log(x.shape[0])
 
     run = torch.compile(scaled, backend=ipu_backend, dynamic=True)
     before = COUNTS.programs
