@@ -2,8 +2,8 @@
 
 Real numbers that are computed of sizes, such as the factor of a mean, are such numbers too. A ``Size`` stands for a
 number wherever the IR has one. What is computed from it is a ``Size`` too, and what is decided by it, such as whether a
-dimension is 1, is noted as a guard: with other numbers, whatever was made by these decisions holds as long as all guards
-do. What needs a plain number (``range``, ``float``, an index) notes that it is this one.
+dimension is 1, is noted as a guard: with other numbers, whatever was made by these decisions holds as long as all
+guards do. What needs a plain number (``range``, ``float``, an index) notes that it is this one.
 """
 
 from __future__ import annotations
