@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
 
 from tests.releases import COMPILES_AT_ONCE
 from torchipu.backend import ipu_backend
@@ -161,3 +163,78 @@ def test_wrappings_of_our_backend_are_ours() -> None:
     counted = CompileCounterWithBackend(ipu_backend)
     model = Tagger(nn.GRU(6, 5, batch_first=True))
     assert is_compiled(judge(torch.compile(model, backend=counted, fullgraph=True), model))
+
+
+CELLS = {
+    "LSTM": (nn.LSTM, {}), "LSTM of two layers both ways": (nn.LSTM, {"num_layers": 2, "bidirectional": True}),
+    "LSTM with a projection": (nn.LSTM, {"proj_size": 2}), "GRU": (nn.GRU, {}),
+    "GRU both ways": (nn.GRU, {"bidirectional": True}), "RNN": (nn.RNN, {"bias": False}),
+}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradients_of_gradients_are_those_of_eager_in_float64(cell: str) -> None:
+    kind, settings = CELLS[cell]
+    layer = kind(3, 4, batch_first=True, **settings)
+    twin = copy.deepcopy(layer).double()
+
+    def penalty(model: nn.Module, values: torch.Tensor) -> torch.Tensor:
+        values = values.detach().requires_grad_()
+        results, states = model(values)
+        total = results.square().sum() + sum(state.sin().sum() for state in torch.utils._pytree.tree_leaves(states))
+        (gradient,) = torch.autograd.grad(total, values, create_graph=True)
+        loss: torch.Tensor = gradient.square().sum() + results.sum()
+        return loss
+
+    x = torch.randn(2, 5, 3)
+    found = torch.compile(penalty, backend="ipu", fullgraph=True)(layer, x)
+    expected = penalty(twin, x.double())
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(layer.parameters(), twin.parameters(), strict=True):
+        assert ours.grad is not None
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("cell", "gates"), [("lstm", 4), ("gru", 3), ("tanh", 1)])
+def test_the_operator_has_first_and_second_derivatives(cell: str, gates: int, reverse: bool) -> None:
+    torch.manual_seed(0)
+    make = functools.partial(torch.randn, dtype=torch.float64, requires_grad=True)
+    operands = (make(3, 2, gates * 2), make(2, 2), make(2, 2), make(gates * 2, 2), make(gates * 2))
+
+    def run(projected: Any, h0: Any, c0: Any, weight: Any, bias: Any) -> Any:
+        only = {"lstm": (c0, None), "gru": (None, bias)}.get(cell, (None, None))
+        return torch.ops.ipu.recurrence(projected, h0, only[0], weight, only[1], None, cell, reverse)[:2]
+
+    taken = operands if cell != "tanh" else operands[:2] + operands[3:4]
+    function = run if cell != "tanh" else lambda p, h, w: run(p, h, None, w, None)[0]
+    assert torch.autograd.gradcheck(function, taken)
+    assert torch.autograd.gradgradcheck(function, taken)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_transformations_and_checkpoints_of_layers_are_those_of_eager(kind: type[nn.RNNBase]) -> None:
+    layer, x = kind(3, 4, batch_first=True), torch.randn(2, 5, 3)
+    derivative = torch.func.grad(lambda values: layer(values)[0].sin().sum())
+    torch.testing.assert_close(torch.compile(derivative, backend="ipu")(x), derivative(x), rtol=1e-4, atol=1e-5)
+
+    def again(values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = checkpoint(lambda one: layer(one)[0], values, use_reentrant=False)
+        return result
+
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    torch.compile(again, backend="ipu", fullgraph=True)(ours).square().sum().backward()
+    again(theirs).square().sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_types_under_autocast_are_those_of_eager(kind: type[nn.RNNBase]) -> None:
+    layer, x = kind(3, 4, batch_first=True), torch.randn(2, 5, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = torch.compile(layer, backend="ipu")(x), layer(x)
+    for ours, theirs in zip(*map(torch.utils._pytree.tree_leaves, (found, expected)), strict=True):
+        assert ours.dtype == theirs.dtype
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=3e-2, atol=3e-2)
