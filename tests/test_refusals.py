@@ -6,7 +6,7 @@ import torch
 from tests.releases import QUANTISED_RESULTS, WORDS_ON_DEVICES
 from torchipu import InferenceStep, Options, TrainStep
 from torchipu.backend import ipu_backend
-from torchipu.errors import CaptureError, ConstraintError, IpuError, UnsupportedOpError
+from torchipu.errors import CaptureError, ConstraintError, IpuError, OptionsError, UnsupportedOpError
 
 
 @pytest.fixture(autouse=True)
@@ -380,6 +380,61 @@ def test_what_dynamo_stops_at_is_refused_in_its_words_and_the_model_is_as_it_was
         torch._dynamo.reset()
         expected = model(argument)
         torch.testing.assert_close(torch.compile(model, backend="ipu")(argument), expected)  # torch breaks the graph
+
+
+def quantized():
+    return torch.ao.quantization.quantize_dynamic(
+        torch.nn.Sequential(torch.nn.Linear(3, 3)), {torch.nn.Linear}, dtype=torch.qint8,
+    )
+
+
+def replicated():
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+
+
+@pytest.mark.filterwarnings("ignore:.*(quantize|torch.ao|Lazy modules|torch.jit)")
+@pytest.mark.parametrize(("make", "told", "remedy"), [
+    (quantized, "module 0: Linear has quantized weights", "as it was before it was quantized"),
+    (lambda: torch.nn.Sequential(torch.jit.trace(torch.nn.Linear(3, 3), PLAIN_INPUT)), "is a program of TorchScript's",
+     "torch.nn.Module that it was made of"),
+    (replicated, "the model: DistributedDataParallel exchanges tensors between processes", "the module within it"),
+    (lambda: torch.nn.Sequential(torch.nn.LazyLinear(3)), "module 0: LazyLinear has weights whose", "call the model"),
+])
+def test_a_module_that_no_program_can_hold_is_named_with_a_remedy(make, told, remedy):
+    try:
+        step = InferenceStep(make())
+        with pytest.raises(UnsupportedOpError, match=told) as caught:
+            step(PLAIN_INPUT)
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    assert remedy in caught.value.remedy
+
+
+class Returning(torch.nn.Module):
+    """Hands back something that is no tensor."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def forward(self, x):
+        x.sin()
+        return self.value
+
+
+@pytest.mark.parametrize("value", [3, None, ("a", [1, 2]), {}])
+def test_a_forward_without_a_tensor_to_hand_back_is_told_so(value):
+    with pytest.raises(CaptureError, match="forward of Returning returns no tensor that it has computed"):
+        InferenceStep(Returning(value))(PLAIN_INPUT)
+
+
+@pytest.mark.parametrize("given", [None, "sgd", torch.optim.SGD])
+def test_what_is_no_optimiser_is_refused_before_anything_is_compiled(given):
+    with pytest.raises(OptionsError, match=r"optimizer must be a torch\.optim\.Optimizer"):
+        TrainStep(torch.nn.Linear(3, 3), given)
 
 
 @pytest.mark.parametrize(("refused", "told"), [

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._functorch._aot_autograd import schemas
+from torch.autograd import forward_ad
 
 from torchipu.backend import COUNTS, ipu_backend, short_call
 from torchipu.errors import CaptureError
@@ -247,3 +248,21 @@ def test_dynamo_does_not_look_into_programs_where_it_compiles_what_calls_backwar
     found = [parameter.grad for parameter in model.parameters()]
     step()
     torch.testing.assert_close(found, [parameter.grad for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+@pytest.mark.parametrize("shows_a_view", [False, True])
+def test_a_tangent_is_refused_and_not_lost(needs_gradient: bool, shows_a_view: bool) -> None:
+    torch._dynamo.reset()
+    weight = torch.randn(4, 2, requires_grad=needs_gradient)
+    run = torch.compile(lambda x: (x @ weight, x.t()) if shows_a_view else x @ weight, backend="ipu")
+    x = torch.randn(3, 4)
+    for _ in range(2):
+        run(x)
+    with forward_ad.dual_level():
+        run(x)  # which has no tangent
+        with pytest.raises(CaptureError, match="it is given a tensor with a tangent") as caught:
+            run(forward_ad.make_dual(x, torch.ones_like(x)))
+    assert "torch.func.jvp" in caught.value.remedy
+    inside = torch.compile(lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1], backend="ipu")
+    torch.testing.assert_close(inside(x), x.cos() * x)

@@ -235,6 +235,9 @@ def note_metrics(explanation: Explanation, metrics: Any) -> None:
         explanation.eager_functions.append(
             f"after too many recompilations: {one_line(metrics.recompile_reason or metrics.fail_reason)}"
         )
+    elif metrics.fail_reason:
+        place = f"{metrics.co_filename}:{metrics.co_firstlineno} in {name}"
+        explanation.eager_functions.append(f"{place}: {one_line(metrics.fail_reason)}")
     elif metrics.recompile_reason:
         explanation.recompilations.append(f"{metrics.co_name}: {one_line(metrics.recompile_reason)}")
 

@@ -62,6 +62,36 @@ def test_a_quotient_by_a_size_that_may_be_zero_is_guarded():
     assert not guards.hold(sizes.numbers([0]))
 
 
+def test_a_quotient_by_a_size_that_nobody_has_set_is_known_later():
+    sizes = Sizes(["n"], [0])
+    with sizes.watched() as guards:
+        quotient, rest = 12 // sizes.given[0], 13 % sizes.given[0]
+    assert not guards.hold(sizes.numbers([4]))
+    assert settled((quotient, rest), sizes.numbers([4])) == (3, 1)
+
+
+def test_real_numbers_are_computed_of_sizes_and_guarded_where_they_decide():
+    sizes = Sizes(["a", "b"], [0, 0])
+    a, b = sizes.given
+    with sizes.watched() as guards:
+        share = sizes.computed("/", a, b)
+        root = sizes.computed("power", sizes.computed("+", a, 1), -0.5)
+        rest = sizes.computed("power", b, -1.0)
+        factors = (sizes.computed("*", share, 2.5), root, rest)
+    for x, y in ((3, 4), (8, 5)):
+        numbers = sizes.numbers([x, y])
+        assert settled(factors, numbers) == (x / y * 2.5, (x + 1) ** -0.5, 1 / y)
+        assert not guards.hold(numbers)  # with the first sizes there was no quotient
+    sizes.set([3, 4])
+    with sizes.watched() as guards:
+        assert float(share) == 0.75
+        assert share < 1.0
+    assert guards.hold(sizes.numbers([6, 8]))
+    assert not guards.hold(sizes.numbers([6, 9]))
+    with pytest.raises(TypeError):
+        range(share)
+
+
 def test_a_quotient_that_is_known_is_guarded_for_all_who_watch():
     sizes = Sizes(["n"], [4])
     first = 12 // sizes.given[0]

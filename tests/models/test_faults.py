@@ -95,6 +95,21 @@ def test_a_label_out_of_range_changes_nothing_and_the_next_call_is_as_if_undistu
     assert_same(held(model, optimiser), held(twin, twin_optimiser))
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "later"])
+@pytest.mark.parametrize(("places", "names", "told"), [
+    (1, {"labels": 1}, "'labels'"), (2, {"labels": 1}, "'labels'"), (0, {"x": 0, "y": 1, "z": 1}, "'z'"),
+])
+def test_a_keyword_that_forward_does_not_take_is_named_whatever_is_missing(is_first, places, names, told):
+    model, optimiser, step = trained("sgd", 1)
+    if not is_first:
+        step(*GOOD)
+    before = held(model, optimiser)
+    with pytest.raises(CaptureError, match=f"got an unexpected keyword argument {told}") as caught:
+        step(*GOOD[:places], **{name: GOOD[place] for name, place in names.items()})
+    assert "by place or by name: x, y" in caught.value.remedy
+    assert_same(held(model, optimiser), before)
+
+
 @pytest.mark.parametrize(("arguments", "words", "remedy"), [
     (GOOD[:1], "the model cannot be called with these arguments: missing a required argument: 'y'",
      "pass what its forward takes, by place or by name"),

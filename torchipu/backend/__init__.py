@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
+from torchipu.backend import left_frames
 from torchipu.backend.any_size import AnySize, alone, has_unknown_sizes, placeholders
 from torchipu.backend.counts import COUNTS, Counts
 from torchipu.backend.eager import refuse_eager, warn_of_last_compilation, warn_of_suppression
@@ -20,7 +21,7 @@ from torchipu.backend.short_call import Programs, shortened
 from torchipu.backend.signals import DynamoSignals
 from torchipu.backend.sparse_gradients import without_sparse_results
 from torchipu.backend.written import written_arguments
-from torchipu.capture import substitutes
+from torchipu.capture import backends, substitutes
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.folded_constants import fold_constants
@@ -116,6 +117,8 @@ def _compiled(
 
 
 SIGNALS = DynamoSignals(ipu_backend)
+backends.enter(ipu_backend)
+left_frames.register()
 
 
 class _Doors:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from torchipu.errors import CaptureError
 
@@ -40,6 +41,26 @@ def differentiable_once(run: Callable[..., Any], name: str) -> Callable[..., Any
         return results
 
     return call
+
+
+def refuse_tangents(arguments: Sequence[Any], name: str) -> None:
+    """Raise where an argument has a derivative in forward mode, which the results of a program would be without.
+
+    Args:
+        arguments: Of a call.
+        name: Of the graph, for the message.
+
+    Raises:
+        CaptureError: One has.
+    """
+    if forward_ad._current_level < 0 or torch._C._are_functorch_transforms_active():
+        return
+    tensors = (value for value in arguments if isinstance(value, torch.Tensor))
+    if any(forward_ad.unpack_dual(value).tangent is not None for value in tensors):
+        raise CaptureError(
+            f"{name}: it is given a tensor with a tangent (torch.autograd.forward_ad); programs compute none",
+            remedy="take the derivative within the compiled function, by torch.func.jvp",
+        )
 
 
 def _asking(arguments: Sequence[Any]) -> list[tuple[torch.Tensor, Any]]:

@@ -19,10 +19,11 @@ from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._dynamo.eval_frame import innermost_fn
 from torch._functorch._aot_autograd import runtime_wrappers, schemas, utils
 from torch._guards import TracingContext
+from torch.autograd import forward_ad
 from torch.fx import GraphModule
 
 from torchipu.backend.program import Program
-from torchipu.backend.second_order import differentiable_once, function_node, once
+from torchipu.backend.second_order import differentiable_once, function_node, once, refuse_tangents
 
 Call = Callable[..., Any]
 Boxed = Callable[[list[Any]], list[Any]]
@@ -91,13 +92,27 @@ def shortened(run: Call, programs: Programs, name: str) -> Call:
     """
     if programs.forward is not None:
         return _shortened_training(differentiable_once(run, name), programs, name)
-    return run if programs.inference is None else _shortened_inference(run, programs.inference, programs.num_inputs)
+    if programs.inference is None:
+        return _without_tangents(run, name)
+    return _shortened_inference(run, programs.inference, programs.num_inputs, name)
 
 
-def _shortened_inference(run: Call, program: Program, num_inputs: int) -> Call:
+def _without_tangents(run: Call, name: str) -> Call:
+    """Return a call that refuses what it would compute no derivative of."""
+
+    def call(*arguments: Any) -> Any:
+        refuse_tangents(arguments, name)
+        return run(*arguments)
+
+    return call
+
+
+def _shortened_inference(run: Call, program: Program, num_inputs: int, name: str) -> Call:
     """Return a call that leaves AOT autograd out where the program does as at most calls, which records nothing."""
 
     def call(*arguments: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            refuse_tangents(arguments, name)
         quick = program.quick
         if quick is not None and len(arguments) == num_inputs and not torch._C._are_functorch_transforms_active():
             results = quick(arguments)
@@ -115,6 +130,8 @@ def _shortened_training(run: Call, programs: Programs, name: str) -> Call:
 
     def call(*arguments: Any) -> Any:
         nonlocal short, function
+        if forward_ad._current_level >= 0:
+            refuse_tangents(arguments, name)
         made = function
         if made is not None and programs.backward is not None:
             function = None

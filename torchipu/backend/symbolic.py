@@ -18,11 +18,13 @@ from torchipu.capture.control import is_control
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.strides import READERS, WRITERS
 from torchipu.capture.symbols import NoFormula, Symbols
+from torchipu.capture.written_state import WRAPPER
 from torchipu.compiler import dump_directory, is_verifying, place_graph
 from torchipu.device.memory import tile_memory
 from torchipu.ir.graph import Graph
 from torchipu.ir.settling import Settling
-from torchipu.ir.sizes import Guards
+from torchipu.ir.sizes import Guards, Numbers
+from torchipu.ir.types import Role
 from torchipu.ir.verify import verify_graph
 from torchipu.report.recorder import is_heard
 
@@ -87,7 +89,9 @@ class SymbolicGraph:
     def __init__(self, gm: GraphModule, recipe: Recipe, offsets: frozenset[int]) -> None:
         _refuse_what_is_captured_by_size(gm)
         self.recipe = recipe
-        self.offsets = offsets
+        # Between our forward and backward lies what was saved as the forward made it, and not as torch would have.
+        self.saved = frozenset(place for place, what in enumerate(recipe.given) if what.role is Role.ACTIVATION)
+        self.offsets = offsets - self.saved
         self.module = GraphModule(gm, copy.deepcopy(gm.graph))  # the import changes nodes
         given = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         self.symbols = Symbols(given)
@@ -104,12 +108,8 @@ class SymbolicGraph:
         """Return the program for the sizes of these arguments; None where they do not lie as the capture had them."""
         given = self.symbols.of_call(arguments)
         numbers = self.symbols.sizes.numbers(given)
-        for place, (expected, value) in enumerate(zip(self.expected, arguments, strict=True)):
-            if expected is not None:
-                lies = expected.settled(numbers)
-                is_there = place not in self.offsets or lies.offset == value.storage_offset()
-                if not lies.is_that_of(value) or not is_there:
-                    return None
+        if not all(self._lies_as_captured(place, value, numbers) for place, value in enumerate(arguments)):
+            return None
         placed = next((one for one in self.placed if one.guards.hold(numbers)), None)
         if placed is None:
             placed = self._placed(given)
@@ -117,6 +117,17 @@ class SymbolicGraph:
             numbers = self.symbols.sizes.numbers(given)
         COUNTS.programs += 1
         return self._settled(placed, Settling(numbers))
+
+    def _lies_as_captured(self, place: int, value: Any, numbers: Numbers) -> bool:
+        """Whether an argument has the sizes of the capture, and the strides that results may depend on."""
+        expected = self.expected[place]
+        if expected is None or value is None:  # torch hands None for the token of effects
+            return True
+        lies = expected.settled(numbers)
+        if place in self.saved:
+            return bool(value.shape == lies.shape)
+        is_there = place not in self.offsets or lies.offset == value.storage_offset()
+        return is_there and lies.is_that_of(value)
 
     def _placed(self, given: Sequence[int]) -> Placed:
         """Import the graph and run the graph passes; what they decide by sizes, they decide by these."""
@@ -170,7 +181,8 @@ def _refuse_what_is_captured_by_size(gm: GraphModule) -> None:
         values = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(one, torch.Tensor) and one.is_complex() for one in values):
             raise NoFormula(f"{node.name} is complex")
-        if is_control(node.target) or str(node.target) in READERS | WRITERS or _is_module(gm, node):
+        is_read_by_strides = str(node.target) in READERS | WRITERS
+        if is_control(node.target) or node.target is WRAPPER or is_read_by_strides or _is_module(gm, node):
             raise NoFormula(f"{node.name} is {node.target}")
 
 

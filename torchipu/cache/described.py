@@ -146,6 +146,8 @@ class Describer:
         return "{" + ",".join(told) + "}"
 
     def _tensor(self, tensor: torch.Tensor, depth: int) -> str:
+        if torch.nn.parameter.is_lazy(tensor):
+            raise OpaqueError("a tensor has no size yet")
         text = layout_of(tensor)
         held = {name: value for name, value in vars(tensor).items() if not name.startswith("_dynamo")}
         if held:

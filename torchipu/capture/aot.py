@@ -25,7 +25,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.graph import _ExportCodeGen
 from torch.utils import _pytree as pytree
 
-from torchipu.capture import printing, substitutes
+from torchipu.capture import printing, recurrent_layers, substitutes
 from torchipu.capture.block import BlockForward
 from torchipu.capture.capture_errors import as_capture_error, without_torchs_log
 from torchipu.capture.captured import Captured
@@ -37,7 +37,7 @@ from torchipu.capture.forward_changes import Changes, Rebound, buffers_returned
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.inner_gradients import inner_gradients
-from torchipu.capture.inputs import refuse_foreign
+from torchipu.capture.inputs import refuse_foreign, refuse_unknown_names
 from torchipu.capture.process_wide import capturing, replaced
 from torchipu.capture.properties import properties_as_calls
 from torchipu.capture.saved_values import constants_saved
@@ -198,6 +198,7 @@ def _capture(
     strict_ops: bool,
 ) -> Captured:
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
+    refuse_unknown_names(module, kwargs)
     refuse_foreign(module, args, kwargs)
     traced, rebound = _dynamo(module, args, kwargs)
     refuse_inputs(traced)
@@ -275,7 +276,7 @@ def _dynamo(
     freezes_not = torch._inductor.config.patch(freezing=False)
     with (
         settings, freezes_not, inner_gradients(), properties_as_calls(), unvalidated(), _method_forward(module),
-        without_torchs_log(), _settings_untold(),
+        without_torchs_log(), _settings_untold(), recurrent_layers.whole(),
     ):
         changes = Changes(module)
         captured = _graph_of(module, args, kwargs, changes)
@@ -297,6 +298,10 @@ def _graph_of(
             if "_dynamo_bytecode_unflatten((,)" not in (error.text or ""):
                 raise
             raise _no_result(module) from None  # what torch writes of a forward without results is no Python
+        except AssertionError as error:
+            if "backend_input must not be None" not in str(error):
+                raise
+            raise _no_result(module) from None  # it has made no graph of what is returned
     if not _has_results(captured):
         raise _no_result(module)
     return captured
@@ -549,10 +554,9 @@ def _tracing(module: torch.nn.Module) -> Iterator[None]:
     AOT autograd puts tensors of its own in place of parameters, name by name. Where a module has two names, it takes
     what it has put there under the first one for the parameter, and puts that back in the end.
     """
-    flags = [(member, member.training) for member in module.modules()]
-    tensors: list[dict[str, Any]] = [
-        held for member in module.modules() for held in (member._parameters, member._buffers)
-    ]
+    members = [member for member in module.modules() if not isinstance(member, torch.jit.ScriptModule)]
+    flags = [(member, member.training) for member in members]
+    tensors: list[dict[str, Any]] = [held for member in members for held in (member._parameters, member._buffers)]
     owned = [(held, dict(held)) for held in tensors]
     try:
         with torch.random.fork_rng(devices=[]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -208,7 +209,10 @@ class _Importer:
         """Return a plain number, or one of the symbols' sizes; raise where it depends on data."""
         if self.symbols is None:
             return _concrete(value, node)
-        # What is no integer stays torch's: only an op that takes it needs to know what it is.
+        if isinstance(value, torch.SymFloat):
+            with contextlib.suppress(NoFormula):
+                return self.symbols.read(value)
+            return value  # only an op that takes it needs to know what it is
         return self.symbols.read(value) if isinstance(value, torch.SymInt) else value
 
     # ------------------------------------------------------------------ calls

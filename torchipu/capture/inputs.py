@@ -11,12 +11,37 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchipu.capture.fx_types import foreign_kind
-from torchipu.errors import UnsupportedOpError
+from torchipu.errors import CaptureError, UnsupportedOpError, nearest
 from torchipu.ir.types import UNKNOWN_SOURCE, Source
+
+_QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+"""Where torch keeps modules that hold weights as objects of C++, whose elements are no tensor's."""
+_OF_PROCESSES = ("torch.nn.parallel.distributed", "torch.distributed.fsdp")
+"""Where torch keeps modules that exchange gradients or weights between processes."""
+
+
+def _foreign_module(member: torch.nn.Module) -> tuple[str, str]:
+    """Return what a module has that no program can hold, and a remedy; two empty strings for most."""
+    defined_in = type(member).__module__
+    if defined_in.startswith(_QUANTIZED):
+        return "has quantized weights", (
+            "give the model as it was before it was quantized; float16 takes half of float32's memory"
+        )
+    if defined_in.startswith(_OF_PROCESSES):
+        return "exchanges tensors between processes by hooks", (
+            "give the step the module within it: steps of several processes add their gradients up themselves "
+            "(docs/distributed.md)"
+        )
+    if isinstance(member, torch.jit.ScriptModule):
+        return "is a program of TorchScript's", "give the torch.nn.Module that it was made of"
+    held = (*member.parameters(recurse=False), *member.buffers(recurse=False))
+    if any(map(torch.nn.parameter.is_lazy, held)):
+        return "has weights whose sizes its first call decides", "call the model once, before the optimiser is made"
+    return "", ""
 
 
 def refuse_foreign(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise UnsupportedOpError for a tensor that is not plain and dense.
+    """Raise UnsupportedOpError for a tensor that is not plain and dense, and for a module that holds its own kind.
 
     Dynamo stops at such tensors with words of its own, which suit a compiled function and not a whole program. Element
     types are left to the graph, which knows the line that reads them.
@@ -26,11 +51,44 @@ def refuse_foreign(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mappi
         args: Its arguments.
         kwargs: Its keyword arguments.
     """
+    for name, member in module.named_modules():
+        what, remedy = _foreign_module(member)
+        if what:
+            where = f"module {name}" if name else "the model"
+            raise UnsupportedOpError(
+                f"{where}: {type(member).__name__} {what}, which the IPU cannot hold", source=_forward_line(module),
+                remedy=remedy,
+            )
     for what, value in _named(module, args, kwargs):
         kind, remedy = foreign_kind(value)
         if kind:
             raise UnsupportedOpError(
                 f"{what}: {kind} cannot be held by the IPU", source=_forward_line(module), remedy=remedy,
+            )
+
+
+def refuse_unknown_names(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> None:
+    """Raise CaptureError for a keyword that forward does not take.
+
+    Whoever binds arguments tells first of one that is missing, which the wrong keyword may have been meant for.
+
+    Args:
+        module: The model.
+        kwargs: Keyword arguments of a call.
+    """
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):  # nobody knows what it takes
+        return
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    for name in kwargs:
+        if name not in names:
+            raise CaptureError(
+                "the model cannot be called with these arguments: got an unexpected keyword argument "
+                f"{name!r}{nearest(name, names)}", source=_forward_line(module),
+                remedy=f"pass what its forward takes, by place or by name: {', '.join(names)}",
             )
 
 

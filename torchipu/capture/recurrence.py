@@ -26,8 +26,7 @@ _BACKWARD = (
 
 
 # --------------------------------------------------------------------------- what the ops mean
-@library.custom_op("ipu::recurrence", mutates_args=(), schema=_FORWARD)
-def recurrence(
+def unrolled(
     projected: Tensor, h0: Tensor, c0: Tensor | None, weight: Tensor, bias: Tensor | None, projection: Tensor | None,
     cell: str, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,8 +73,10 @@ def recurrence(
     return torch.stack(states[order]), last, torch.stack(kept[order])
 
 
-@library.custom_op("ipu::recurrence_backward", mutates_args=(), schema=_BACKWARD)
-def recurrence_backward(
+recurrence = library.custom_op("ipu::recurrence", unrolled, mutates_args=(), schema=_FORWARD)
+
+
+def unrolled_backward(
     grad_outputs: Tensor, grad_cell: Tensor, kept: Tensor, outputs: Tensor, h0: Tensor, c0: Tensor | None,
     weight: Tensor, projection: Tensor | None, cell: str, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -119,6 +120,11 @@ def recurrence_backward(
     return torch.stack(gates), torch.stack(inner), dh.clone(), dc.clone()
 
 
+recurrence_backward = library.custom_op(
+    "ipu::recurrence_backward", unrolled_backward, mutates_args=(), schema=_BACKWARD,
+)
+
+
 @recurrence.register_fake
 def _(
     projected: Tensor, h0: Tensor, c0: Tensor | None, weight: Tensor, bias: Tensor | None, projection: Tensor | None,
@@ -142,16 +148,48 @@ def _(
 
 
 # --------------------------------------------------------------------------- gradient
+def _gradients(
+    function: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor | None], settings: Sequence[object],
+    gradients: Sequence[Tensor | None],
+) -> tuple[Tensor | None, ...]:
+    """Return gradients by operands through a function of torch's operators, step by step.
+
+    Args:
+        function: Takes the operands and the settings.
+        tensors: Operands, or None.
+        settings: What else it takes.
+        gradients: Of its results, or None.
+    """
+    with torch.enable_grad():
+        leaves = [None if one is None else one.detach().requires_grad_() for one in tensors]
+        results = function(*leaves, *settings)
+        pairs = [
+            (result, gradient) for result, gradient in zip(results, gradients, strict=True)
+            if gradient is not None and result.requires_grad
+        ]
+        found = iter(torch.autograd.grad(
+            [result for result, _ in pairs], [one for one in leaves if one is not None],
+            [gradient for _, gradient in pairs], allow_unused=True,
+        ))
+    return tuple(None if one is None else next(found) for one in leaves)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, h0, c0, weight, bias, projection, ctx.cell, ctx.reverse = inputs
+    projected, h0, c0, weight, bias, projection, ctx.cell, ctx.reverse = inputs
     outputs, _, kept = output
-    ctx.save_for_backward(kept, outputs, h0, c0, weight, projection)
-    ctx.has_bias = bias is not None
+    ctx.set_materialize_grads(False)  # what is kept has a gradient in second derivatives alone
+    ctx.save_for_backward(kept, outputs, h0, c0, weight, projection, projected, bias)
 
 
-def _backward(ctx: Any, grad_outputs: Tensor | None, grad_cell: Tensor | None, _: object) -> tuple[Any, ...]:
-    kept, outputs, h0, c0, weight, projection = ctx.saved_tensors
+def _backward(
+    ctx: Any, grad_outputs: Tensor | None, grad_cell: Tensor | None, grad_kept: Tensor | None,
+) -> tuple[Any, ...]:
+    kept, outputs, h0, c0, weight, projection, projected, bias = ctx.saved_tensors
     cell, reverse = ctx.cell, ctx.reverse
+    if grad_kept is not None:  # a gradient of a gradient, which was made of what is kept
+        operands = (projected, h0, c0, weight, bias, projection)
+        found = _gradients(unrolled, operands, (cell, reverse), (grad_outputs, grad_cell, grad_kept))
+        return (*found, None, None)
     hidden = weight.shape[0] // STEPS[cell]
     grad_outputs = torch.zeros_like(outputs) if grad_outputs is None else grad_outputs
     if grad_cell is None:
@@ -162,7 +200,7 @@ def _backward(ctx: Any, grad_outputs: Tensor | None, grad_cell: Tensor | None, _
     recurrent = (inner if cell == "gru" else gates).flatten(0, 1)
     ends = (outputs[1:], h0[None]) if reverse else (h0[None], outputs[:-1])
     dweight = recurrent.t() @ torch.cat(ends).flatten(0, 1)
-    dbias = recurrent.sum(0) if ctx.has_bias else None
+    dbias = recurrent.sum(0) if bias is not None else None
     dprojection = None
     if projection is not None:
         full = kept[..., 3 * hidden : 4 * hidden] * kept[..., 4 * hidden :].tanh()
@@ -170,7 +208,19 @@ def _backward(ctx: Any, grad_outputs: Tensor | None, grad_cell: Tensor | None, _
     return gates, dh0, dc0 if cell == "lstm" else None, dweight, dbias, dprojection, None, None
 
 
+def _setup_second(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.cell, ctx.reverse = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors)
+
+
+def _second(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    found = _gradients(unrolled_backward, ctx.saved_tensors, (ctx.cell, ctx.reverse), gradients)
+    return (*found, None, None)
+
+
 recurrence.register_autograd(_backward, setup_context=_setup)
+recurrence_backward.register_autograd(_second, setup_context=_setup_second)
 
 
 # --------------------------------------------------------------------------- layers
@@ -184,7 +234,11 @@ def _run(
     added = b_ih if cell == "gru" or not biased else b_ih + b_hh  # type: ignore[operator]
     # All steps are rows of one product, which takes the bias along however the sequence lies.
     projected = F.linear(x.flatten(0, 1), w_ih, added).unflatten(0, x.shape[:2])
-    outputs, cell_state, _ = torch.ops.ipu.recurrence(
+    if cell == "gru":  # the state keeps its type, which autocast makes narrower within a step alone
+        projected = projected.to(torch.promote_types(projected.dtype, h0.dtype))
+    # Transformations of torch.func are of torch's operators.
+    is_transformed = torch._C._are_functorch_transforms_active()
+    outputs, cell_state, _ = (unrolled if is_transformed else torch.ops.ipu.recurrence)(
         projected, h0, c0, w_hh, b_hh if cell == "gru" else None, projection, cell, reverse,
     )
     return outputs, outputs[0] if reverse else outputs[-1], cell_state

@@ -32,6 +32,7 @@ from torchipu.capture import (
     inner_gradients,
     known_constants,
     least_squares,
+    recurrent_layers,
     traced_methods,
     unbranched_distributions,
 )
@@ -217,9 +218,6 @@ def register() -> None:
     ctc.register()
     checkpoint.register()
     flex_attention.register()
-    # Recurrent layers, which Dynamo leaves to eager unless this says otherwise when it begins to trace. A setting is
-    # one thread's: others begin with the default.
-    torch._dynamo.config._config["allow_rnn"].default = True  # type: ignore[attr-defined]
-    torch._dynamo.config.allow_rnn = True
+    recurrent_layers.register()
     inner_gradients.register()
     dynamo_places.register()

@@ -21,7 +21,10 @@ class NoFormula(Exception):  # noqa: N818  it is caught, and no user sees it
 _PAIRWISE: Mapping[Any, str] = {
     sympy.Add: "+", sympy.Mul: "*", functions.FloorDiv: "//", functions.CleanDiv: "//", functions.PythonMod: "%",
     functions.Mod: "%", functions.Max: "max", functions.Min: "min", sympy.Max: "max", sympy.Min: "min",
+    functions.IntTrueDiv: "/", functions.FloatTrueDiv: "/", functions.FloatPow: "power",
 }
+_ROOTS = ("OpaqueUnaryFn_sqrt",)
+"""Names of torch's square root, of which a formula is a power."""
 
 
 class Symbols:
@@ -31,7 +34,7 @@ class Symbols:
         placeholders: Of the graph, with fake values.
 
     Raises:
-        NoFormula: A number that is given is no integer, or a symbol is nowhere given by itself.
+        NoFormula: A condition is given, or a symbol is nowhere given by itself.
     """
 
     def __init__(self, placeholders: Sequence[Node]) -> None:
@@ -42,12 +45,14 @@ class Symbols:
         for place, node in enumerate(placeholders):
             value = node.meta.get("val")
             for dim, size in enumerate(value.shape) if isinstance(value, torch.Tensor) else [(-1, value)]:
-                if not isinstance(size, torch.SymInt):
-                    if isinstance(size, (torch.SymFloat, torch.SymBool)):
-                        raise NoFormula(f"{node.name} is no integer")
+                if not isinstance(size, (torch.SymInt, torch.SymFloat)):
+                    if isinstance(size, torch.SymBool):
+                        raise NoFormula(f"{node.name} is no number")
                     continue
                 symbol = size.node.expr
-                if isinstance(symbol, sympy.Symbol) and symbol not in self._known:
+                # A real number is given whatever it was computed of: those sizes may not be.
+                is_given = isinstance(symbol, sympy.Symbol) or isinstance(size, torch.SymFloat)
+                if is_given and symbol not in self._known:
                     self._known[symbol] = len(names)
                     self.given.append((place, dim))
                     names.append(str(symbol))
@@ -55,11 +60,9 @@ class Symbols:
         self.sizes = Sizes(names, hints)
         self._known = {symbol: self.sizes.given[number] for symbol, number in self._known.items()}
 
-    def of_call(self, arguments: Sequence[Any]) -> list[int]:
+    def of_call(self, arguments: Sequence[Any]) -> list[Any]:
         """Return what the symbols are in a call."""
-        return [
-            int(arguments[place]) if dim < 0 else arguments[place].shape[dim] for place, dim in self.given
-        ]
+        return [arguments[place] if dim < 0 else arguments[place].shape[dim] for place, dim in self.given]
 
     def read(self, value: Any) -> Any:
         """Return a number of torch's as one of the IR.
@@ -67,9 +70,9 @@ class Symbols:
         Raises:
             NoFormula: There is none.
         """
-        if isinstance(value, torch.SymInt):
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
             return self._formula(value.node.expr)
-        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+        if isinstance(value, torch.SymBool):
             raise NoFormula(str(value))
         return value
 
@@ -82,7 +85,13 @@ class Symbols:
     def _computed(self, expression: Any) -> Any:
         if expression.is_Integer:
             return int(expression)
+        if expression.is_number:
+            return float(expression)
         operands = expression.args
+        if expression.func is functions.ToFloat:
+            return self._formula(operands[0])
+        if expression.func.__name__ in _ROOTS:
+            return self.sizes.computed("power", self._formula(operands[0]), 0.5)
         if isinstance(expression, sympy.Pow) and operands[1].is_Integer and operands[1] > 0:
             base = self._formula(operands[0])
             return reduce(lambda left, right: left * right, [base] * int(operands[1]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch._C import DispatchKey
 
-from torchipu.capture import circular_padding, interpolation, product_gradients
+from torchipu.capture import circular_padding, global_pools, interpolation, product_gradients
 from torchipu.capture.process_wide import implemented
 
 _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
@@ -17,7 +17,9 @@ _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 def whole() -> Iterator[None]:
     """Let what this thread traces hold ops that we have, where torch would hold what it makes of them."""
     with (
-        implemented({**interpolation.implementations(), **circular_padding.IMPLEMENTED}, _KEYS),
+        implemented(
+            {**interpolation.implementations(), **circular_padding.IMPLEMENTED, **global_pools.IMPLEMENTED}, _KEYS,
+        ),
         implemented(product_gradients.IMPLEMENTED, (DispatchKey.Autograd,)),
     ):
         yield

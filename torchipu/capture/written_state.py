@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from torchipu.capture.fx_source import source_of
+from torchipu.capture.mutating_ops import unwrap_mutation
 from torchipu.errors import UnsupportedOpError
 
 higher_order = torch.ops.higher_order
@@ -102,7 +103,7 @@ def _bodies(module: GraphModule, node: Node) -> list[GraphModule]:
 
 # ---------------------------------------------------------------------- after AOT autograd
 def unwrap_writes(module: GraphModule) -> None:
-    """Turn each wrapped call of cond or while_loop into a plain one, whose bodies return what they write.
+    """Turn each wrapped call into a plain one that returns what is written: by bodies of cond or while_loop, or an op.
 
     Raises:
         UnsupportedOpError: A body writes through a view, or into a tensor of which it is given a view too.
@@ -110,6 +111,8 @@ def unwrap_writes(module: GraphModule) -> None:
     for node in list(module.graph.nodes):
         if node.target is WRAPPER and node.args[0] in WRITERS:
             _unwrap(module, node)
+        elif node.target is WRAPPER and isinstance(node.args[0], torch._ops.OpOverload):
+            unwrap_mutation(module, node)
 
 
 def _unwrap(module: GraphModule, node: Node) -> None:

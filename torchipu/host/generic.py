@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torchipu.errors import ExecutionError
-from torchipu.host import complex_calls
+from torchipu.host import complex_calls, functional_calls
 from torchipu.ir.graph import Op, operand_width
 from torchipu.ir.types import DType
 from torchipu.optable.generic import EFFECT_TOKEN
@@ -28,6 +28,8 @@ def overload(target: str) -> torch._ops.OpOverload:
     namespace, name, variant = target.split(".")
     if namespace == "torchipu" and name.startswith(complex_calls.PREFIX):
         return complex_calls.operator(name)
+    if namespace == functional_calls.NAMESPACE:
+        return functional_calls.operator(target)
     found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), variant)
     return found
 

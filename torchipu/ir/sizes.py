@@ -1,8 +1,9 @@
 """Sizes that are known when a program is called: numbers that remember how they were computed, and what rested on them.
 
-A ``Size`` stands for a number wherever the IR has one. What is computed from it is a ``Size`` too, and what is decided
-by it, such as whether a dimension is 1, is noted as a guard: with other numbers, whatever was made by these decisions
-holds as long as all guards do. What needs a plain number (``range``, ``float``, an index) notes that it is this one.
+Real numbers that are computed of sizes, such as the factor of a mean, are such numbers too. A ``Size`` stands for a
+number wherever the IR has one. What is computed from it is a ``Size`` too, and what is decided by it, such as whether a
+dimension is 1, is noted as a guard: with other numbers, whatever was made by these decisions holds as long as all
+guards do. What needs a plain number (``range``, ``float``, an index) notes that it is this one.
 """
 
 from __future__ import annotations
@@ -14,15 +15,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-Numbers = Sequence[int]
+Numbers = Sequence[Any]
 """What each number of a `Sizes` is, in the order in which they were noted."""
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Return a power, or 0 where it is none, as a negative one of 0: before the first call, sizes are 0."""
+    try:
+        return base**exponent
+    except ZeroDivisionError:
+        return 0
+
 
 _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
-    "max": max, "min": min,
+    "max": max, "min": min, "/": operator.truediv, "power": _power,
 }
-_CALLS = frozenset({"max", "min"})
-_DIVISIONS = frozenset({"//", "%"})
+_CALLS = frozenset({"max", "min", "power"})
+_DIVISIONS = frozenset({"//", "%", "/"})
 
 
 class Size:
@@ -40,7 +50,7 @@ class Size:
         self.place = place
 
     @property
-    def now(self) -> int:
+    def now(self) -> Any:
         """What it is at present; whoever decides by it notes a guard."""
         return self.sizes.now[self.place]
 
@@ -117,14 +127,19 @@ class Size:
         return hash((id(self.sizes), self.place))
 
     def __index__(self) -> int:
+        return operator.index(self._noted())
+
+    def __int__(self) -> int:
+        return int(self._noted())
+
+    def __float__(self) -> float:
+        return float(self._noted())
+
+    def _noted(self) -> Any:
+        """Return what it is at present, which whoever asks rests on."""
         now = self.now
         self.sizes.decided("==", self, now)
         return now
-
-    __int__ = __index__
-
-    def __float__(self) -> float:
-        return float(int(self))
 
     def __repr__(self) -> str:
         return self.sizes.text(self)
@@ -162,7 +177,7 @@ class Sizes:
 
     def __init__(self, names: Sequence[str], now: Sequence[int]) -> None:
         self.names = list(names)
-        self.now = list(now)
+        self.now: list[Any] = list(now)
         self._steps: list[tuple[str, object, object]] = []
         self._places: dict[tuple[str, object, object], Any] = {}
         self._watching: list[Guards] = []
@@ -170,8 +185,11 @@ class Sizes:
         self.given = [Size(self, place) for place in range(len(self.names))]
 
     def computed(self, operation: str, left: Any, right: Any) -> Any:
-        """Return what an operation gives: a plain number where it is one at any size."""
-        if not isinstance(left, (int, Size)) or not isinstance(right, (int, Size)):
+        """Return what an operation gives: a plain number where it is one at any size.
+
+        A division by a number that is 0 at present, as before the first call, gives 0, and a guard that it is.
+        """
+        if not isinstance(left, (int, float, Size)) or not isinstance(right, (int, float, Size)):
             return NotImplemented
         plain = _plain(operation, left, right)
         if plain is not None:
@@ -181,9 +199,8 @@ class Sizes:
         key = operation, _key(left), _key(right)
         known = self._places.get(key)
         if known is None:
-            if operation in _DIVISIONS:
-                self.decided("==", right, 0)
-            value = _OPERATIONS[operation](_now(left), _now(right))
+            is_undefined = operation in _DIVISIONS and isinstance(right, Size) and self.decided("==", right, 0)
+            value = 0 if is_undefined else _OPERATIONS[operation](_now(left), _now(right))
             known = self._places[key] = Size(self, len(self.now))
             self.now.append(value)
             self._steps.append((operation, left, right))
@@ -256,8 +273,8 @@ def _plain(operation: str, left: Any, right: Any) -> Any:
     return None
 
 
-def _key(value: Any) -> tuple[bool, int]:
-    return isinstance(value, Size), value.place if isinstance(value, Size) else int(value)
+def _key(value: Any) -> tuple[type, Any]:
+    return (Size, value.place) if isinstance(value, Size) else (type(value), value)
 
 
 def _now(value: Any) -> Any:
@@ -270,7 +287,7 @@ def _read(value: Any) -> str:
 
 def _function(body: str) -> Callable[..., Any]:
     """Return a function of ``v`` made from Python that this module has written."""
-    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan}
+    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan, "power": _power}
     exec(f"def function(v):\n    {body}", scope)
     made: Callable[..., Any] = scope["function"]
     return made

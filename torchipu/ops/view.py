@@ -115,18 +115,23 @@ def squeeze(op: Op, plan: HostPlanner) -> None:
     plan.alias(op.outputs[0], _view(held, [held.shape[d] for d in kept], [held.strides[d] for d in kept]))
 
 
-def _slice_range(size: int, start: int | None, end: int | None, step: int) -> tuple[int, int, int]:
-    begin, stop, stride = slice(start, end, step).indices(size)
-    return begin, max(begin, stop), stride
+def _bound(given: int | None, size: int, default: int) -> int:
+    """Return where a slice begins or ends, within a dimension.
+
+    By comparisons, not by `slice.indices`, which needs plain numbers: one that holds for many sizes does for a `Size`.
+    """
+    if given is None:
+        return default
+    return max(0, given + size) if given < 0 else min(given, size)
 
 
 def _slice_of(held: HostTensor, op: Op, rank_shape: Sequence[int]) -> HostTensor:
     dim = op.integer("dim", 0) % len(rank_shape)
-    begin, stop, step = _slice_range(
-        held.shape[dim], op.integer("start", None), op.integer("end", None), op.integer("step", 1)
-    )
+    size, step = held.shape[dim], op.integer("step", 1)
+    begin = _bound(op.integer("start", None), size, 0)
+    stop = max(begin, _bound(op.integer("end", None), size, size))
     shape, strides = list(held.shape), list(held.strides)
-    shape[dim] = -(-(stop - begin) // step)
+    shape[dim] = stop - begin if step == 1 else -(-(stop - begin) // step)
     strides[dim] *= step
     return _view(held, shape, strides, begin * held.strides[dim] if shape[dim] else 0)
 

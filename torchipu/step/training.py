@@ -17,6 +17,7 @@ from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_s
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
 from torchipu.capture.tracked_gradients import of_kind, of_names
 from torchipu.distributed.members import Members, members_of
+from torchipu.errors import OptionsError
 from torchipu.host.bound_plan import BoundPlan
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
@@ -53,6 +54,11 @@ class TrainStep(ProgramStep):
         loss: int | None = None,
     ) -> None:
         super().__init__(model, options)
+        if not hasattr(optimizer, "param_groups"):  # one of torch.optim, or what wraps one
+            raise OptionsError(
+                f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}", option="optimizer",
+                value=optimizer, remedy="give torch.optim.SGD(model.parameters(), lr=...), or InferenceStep none",
+            )
         self.optimizer = optimizer
         self.loss = loss
         self._loss_scale = torch.tensor(self.options.loss_scaling, dtype=torch.float32)
