@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from torchipu.host.planner import Planner
+from tests.host.planned import planned_kernels
 
 
 class Called(nn.Module):
@@ -64,19 +64,6 @@ def _of(module: nn.Module, x: torch.Tensor, gradient: torch.Tensor | None) -> li
     return [result, *torch.autograd.grad(result, [x, *module.parameters()], gradient)]
 
 
-def _planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-    collect = Planner._collect_outputs
-
-    def collected(planner: Planner) -> object:
-        found = collect(planner)
-        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
-        return found
-
-    monkeypatch.setattr(Planner, "_collect_outputs", collected)
-    return names
-
-
 def _made(name: str, channels: int) -> nn.Module:
     torch.manual_seed(0)
     module = ALIKE[name](channels)
@@ -91,7 +78,7 @@ def _made(name: str, channels: int) -> nn.Module:
 def test_results_are_those_of_eager_pytorch(
     monkeypatch: pytest.MonkeyPatch, name: str, sizes: tuple[int, ...], trains: bool,
 ) -> None:
-    names = _planned(monkeypatch)
+    names = planned_kernels(monkeypatch)
     ours, exact = _made(name, sizes[1]).train(trains), _made(name, sizes[1]).double().train(trains)
     x = torch.randn(sizes).to(memory_format=torch.channels_last)
     like = exact(x.double())
@@ -173,7 +160,7 @@ def test_statistics_do_not_depend_on_threads(threads: int) -> None:
 
 
 def test_what_is_not_row_major_is_copied_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = _planned(monkeypatch)
+    names = planned_kernels(monkeypatch)
     x = torch.randn(2, 16, 5, 7)
     with torch.no_grad():
         found = torch.compile(lambda x: x.permute(0, 2, 3, 1).contiguous(), backend="ipu")(x)

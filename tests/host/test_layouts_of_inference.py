@@ -8,21 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from torchipu.host.planner import Planner
+from tests.host.planned import planned_kernels
 
 
 def _kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-    collect = Planner._collect_outputs
-
-    def collected(planner: Planner) -> object:
-        found = collect(planner)
-        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
-        return found
-
-    monkeypatch.setattr(Planner, "_collect_outputs", collected)
     torch._dynamo.reset()
-    return names
+    return planned_kernels(monkeypatch)
 
 
 def _settled(module: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torchipu.host.planner import Planner
+from tests.host.planned import planned_kernels
 
 CALLS: dict[str, Callable[..., object]] = {
     "one op": lambda x, y, row: x.transpose(-1, -2) + 1,
@@ -27,19 +27,6 @@ CALLS: dict[str, Callable[..., object]] = {
 def _strides(made: torch.Tensor) -> list[int]:
     """Of dimensions of more than one element, where alone they mean something."""
     return [stride for size, stride in zip(made.shape, made.stride(), strict=True) if size > 1]
-
-
-def _planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-    collect = Planner._collect_outputs
-
-    def collected(planner: Planner) -> object:
-        found = collect(planner)
-        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
-        return found
-
-    monkeypatch.setattr(Planner, "_collect_outputs", collected)
-    return names
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -62,7 +49,7 @@ def test_results_lie_as_those_of_eager_pytorch(call: str, dtype: torch.dtype, si
 
 @pytest.mark.parametrize("call", ["one op", "several", "a row to all", "two results"])
 def test_nothing_is_transposed(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = _planned(monkeypatch)
+    names = planned_kernels(monkeypatch)
     x, y, row = torch.randn(2, 5, 7), torch.randn(2, 5, 7), torch.randn(7)
     torch._dynamo.reset()
     with torch.no_grad():
@@ -71,7 +58,7 @@ def test_nothing_is_transposed(call: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_channels_last_stay_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = _planned(monkeypatch)
+    names = planned_kernels(monkeypatch)
     x = torch.randn(2, 3, 5, 7).to(memory_format=torch.channels_last).requires_grad_()
     function = lambda x: torch.nn.functional.gelu(x * 2) + x  # noqa: E731
     torch._dynamo.reset()

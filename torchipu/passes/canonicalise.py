@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
+from torchipu.ir.bodies import with_bodies_changed
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg
 from torchipu.optable.dead_ops import drop_dead
@@ -24,19 +25,7 @@ def canonicalise(graph: Graph) -> Graph:
     Returns:
         The new graph, or the same object when there is nothing to remove.
     """
-    return drop_dead(_merge(_in_bodies(graph)))
-
-
-def _in_bodies(graph: Graph) -> Graph:
-    """Do the same within the graphs that ops run; what a body takes and gives stays as it is."""
-    if not any(op.bodies for op in graph.ops):
-        return graph
-    ops = []
-    for op in graph.ops:
-        bodies = tuple(canonicalise(body) for body in op.bodies)
-        unchanged = all(new is old for new, old in zip(bodies, op.bodies, strict=True))
-        ops.append(op if unchanged else replace(op, bodies=bodies))
-    return replace(graph, ops=tuple(ops))
+    return drop_dead(_merge(with_bodies_changed(graph, canonicalise)))
 
 
 # --------------------------------------------------------------------------- no-ops and repetitions

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from torchipu.ir.bodies import with_bodies_changed
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.optable.pieces import PADS, OpsInstead, Place, Span, are_together, new_names, place_of, with_gaps
 
@@ -28,10 +29,7 @@ def concatenate_padded_sums(graph: Graph) -> Graph:
     Returns:
         The new graph, or the same object where there are no such sums.
     """
-    bodies = {op: tuple(map(concatenate_padded_sums, op.bodies)) for op in graph.ops if op.bodies}
-    changed = {op: new for op, new in bodies.items() if any(a is not b for a, b in zip(new, op.bodies, strict=True))}
-    if changed:
-        graph = replace(graph, ops=tuple(replace(op, bodies=changed[op]) if op in changed else op for op in graph.ops))
+    graph = with_bodies_changed(graph, concatenate_padded_sums)
     # What was put together may be a sum of pieces of pieces.
     before = None
     while graph is not before and any(op.target in PADS for op in graph.ops):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from torchipu.ir.bodies import with_bodies_changed
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.optable.dead_ops import drop_dead
 from torchipu.optable.pieces import (
@@ -39,10 +40,7 @@ def concatenate_written_pieces(graph: Graph) -> Graph:
     Returns:
         The new graph, or the same object where nothing is written so.
     """
-    bodies = {op: tuple(map(concatenate_written_pieces, op.bodies)) for op in graph.ops if op.bodies}
-    changed = {op: new for op, new in bodies.items() if any(a is not b for a, b in zip(new, op.bodies, strict=True))}
-    if changed:
-        graph = replace(graph, ops=tuple(replace(op, bodies=changed[op]) if op in changed else op for op in graph.ops))
+    graph = with_bodies_changed(graph, concatenate_written_pieces)
     if not any(op.target in WRITES for op in graph.ops):
         return graph
     return _Chains(drop_dead(_with_near_reads(graph))).rewritten()
