@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -66,6 +67,33 @@ def _are_known(*numbers: object) -> bool:
 def are_together(first: Op, second: Op) -> bool:
     """Whether two ops run in the same leg, block and place."""
     return (first.leg, first.block, first.placement) == (second.leg, second.block, second.placement)
+
+
+class Readers:
+    """Who makes each value of a graph, and how often it is read.
+
+    Args:
+        graph: Whose ops are looked at; an output and an update are readers too.
+
+    Attributes:
+        graph: The same.
+        maker: By value that an op makes.
+        uses: By value.
+        names: For new values.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.maker = {tensor: op for op in graph.ops for tensor in op.outputs}
+        self.uses = Counter(tensor for op in graph.ops for tensor in op.inputs)
+        self.uses.update((*graph.outputs, *(value for _, value in graph.updates)))
+        self.names = new_names(graph)
+
+    def with_ops(self, instead: Mapping[Op, Sequence[Op]]) -> Graph:
+        """Return the graph with others in the place of some of its ops; the same object where there are none."""
+        if not instead:
+            return self.graph
+        return replace(self.graph, ops=tuple(new for op in self.graph.ops for new in instead.get(op, [op])))
 
 
 def new_names(graph: Graph) -> Iterator[str]:

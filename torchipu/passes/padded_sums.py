@@ -6,13 +6,12 @@ of the whole size, each of which is zero but for a piece. For n pieces that is n
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torchipu.ir.bodies import with_bodies_changed
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.optable.pieces import PADS, OpsInstead, Place, Span, are_together, new_names, place_of, with_gaps
+from torchipu.optable.pieces import PADS, OpsInstead, Place, Readers, Span, are_together, place_of, with_gaps
 
 SUM = "aten.add.Tensor"
 
@@ -76,32 +75,23 @@ def _rows_of(pieces: Sequence[_Piece]) -> list[_Row]:
     return rows
 
 
-class _Sums:
+class _Sums(Readers):
     """The sums of a graph, and the ops that come in their place."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._maker = {tensor: op for op in graph.ops for tensor in op.outputs}
-        self._uses = Counter(tensor for op in graph.ops for tensor in op.inputs)
-        self._uses.update((*graph.outputs, *(value for _, value in graph.updates)))
-        self._names = new_names(graph)
 
     def rewritten(self) -> Graph:
         """Return the new graph; the same where nothing changes."""
-        inner = {within for op in self._graph.ops for within in self._summed_by(op)}
+        inner = {within for op in self.graph.ops for within in self._summed_by(op)}
         instead: dict[Op, list[Op]] = {}
-        for op in self._graph.ops:
+        for op in self.graph.ops:
             if op not in inner and _is_sum(op):
                 instead.update(self._instead_of(op))
-        if not instead:
-            return self._graph
-        return replace(self._graph, ops=tuple(new for op in self._graph.ops for new in instead.get(op, [op])))
+        return self.with_ops(instead)
 
     def _summed_by(self, op: Op) -> Iterator[Op]:
         """Yield the sums that an op adds up, which nothing else reads."""
         for tensor in op.inputs if _is_sum(op) else ():
-            maker = self._maker.get(tensor)
-            if maker is not None and self._uses[tensor] == 1 and _is_sum(maker) and are_together(op, maker):
+            maker = self.maker.get(tensor)
+            if maker is not None and self.uses[tensor] == 1 and _is_sum(maker) and are_together(op, maker):
                 yield maker
 
     def _instead_of(self, root: Op) -> dict[Op, list[Op]]:
@@ -114,7 +104,7 @@ class _Sums:
             return {}
         placed = [piece for row in saving for same in row.pieces.values() for piece in same]
         gone = {piece.op.outputs[0] for piece in placed}
-        made = OpsInstead(root, self._names)
+        made = OpsInstead(root, self.names)
         whole = _sum(made, [tensor for tensor in addends if tensor not in gone])
         for row in saving:
             whole = _sum(made, [*whole, _row(made, row)])
@@ -128,7 +118,7 @@ class _Sums:
         within = set(self._summed_by(root))
         while waiting:
             tensor = waiting.pop()
-            maker = self._maker.get(tensor)
+            maker = self.maker.get(tensor)
             if maker is None or maker not in within:
                 addends.append(tensor)
                 continue
@@ -139,8 +129,8 @@ class _Sums:
 
     def _piece_of(self, tensor: Tensor, root: Op) -> _Piece | None:
         """Return the piece that a tensor is but for zeros, if the sum alone reads it."""
-        op = self._maker.get(tensor)
-        if op is None or op.target not in PADS or self._uses[tensor] != 1 or not are_together(root, op):
+        op = self.maker.get(tensor)
+        if op is None or op.target not in PADS or self.uses[tensor] != 1 or not are_together(root, op):
             return None
         place = place_of(op)
         return None if place is None else _Piece(op, place)

@@ -6,7 +6,6 @@ whole tensor anew, n times for n steps, and so does each gradient of a write.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from torchipu.ir.bodies import with_bodies_changed
@@ -18,9 +17,9 @@ from torchipu.optable.pieces import (
     WRITES,
     OpsInstead,
     Place,
+    Readers,
     Span,
     are_together,
-    new_names,
     place_of,
     with_gaps,
 )
@@ -94,19 +93,12 @@ def _agree(first: Tensor, second: Tensor) -> bool:
 
 
 # --------------------------------------------------------------------------- writes
-class _Chains:
+class _Chains(Readers):
     """Writes one behind the other, and the ops that come in their place."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._maker = {tensor: op for op in graph.ops for tensor in op.outputs}
-        self._uses = Counter(tensor for op in graph.ops for tensor in op.inputs)
-        self._uses.update((*graph.outputs, *(value for _, value in graph.updates)))
-        self._names = new_names(graph)
 
     def rewritten(self) -> Graph:
         """Return the new graph."""
-        before = {op: self._before(op) for op in self._graph.ops if op.target in WRITES}
+        before = {op: self._before(op) for op in self.graph.ops if op.target in WRITES}
         inner = {op for op in before.values() if op is not None}
         instead: dict[Op, list[Op]] = {}
         for last in before:
@@ -116,13 +108,13 @@ class _Chains:
             while (op := before[chain[-1]]) is not None:
                 chain.append(op)
             instead.update(self._instead_of(chain))
-        return replace(self._graph, ops=tuple(new for op in self._graph.ops for new in instead.get(op, [op])))
+        return self.with_ops(instead)
 
     def _before(self, op: Op) -> Op | None:
         """Return the write into the same dimension whose result this one alone reads."""
         whole, place = op.inputs[0], place_of(op)
-        maker = self._maker.get(whole)
-        if maker is None or place is None or maker.target not in WRITES or self._uses[whole] != 1:
+        maker = self.maker.get(whole)
+        if maker is None or place is None or maker.target not in WRITES or self.uses[whole] != 1:
             return None
         written = place_of(maker)
         return maker if written is not None and written.dim == place.dim and are_together(op, maker) else None
@@ -131,11 +123,11 @@ class _Chains:
         """Return what comes instead of the writes of a chain, the last of which comes first; nothing if they stay."""
         base, last = chain[-1].inputs[0], chain[0]
         pieces = _lasting(chain)
-        if len(chain) < 2 or base not in self._maker or pieces is None:
+        if len(chain) < 2 or base not in self.maker or pieces is None:
             return {}
-        made = OpsInstead(last, self._names)
+        made = OpsInstead(last, self.names)
         shape, dim = last.outputs[0].shape, next(iter(pieces.values()))[1].dim
-        is_zero = self._maker[base].target in ALL_ZEROS
+        is_zero = self.maker[base].target in ALL_ZEROS
         members = []
         for span, is_piece in with_gaps(list(pieces), shape[dim]):
             if is_piece:
