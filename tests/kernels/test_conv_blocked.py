@@ -26,6 +26,8 @@ from torchipu.optable.host_tensor import HostTensor
 CASES = [
     (2, 1, 5, 33, (9, 11), (3, 3), 1, 1, 1),  # odd channels
     (3, 1, 40, 64, (16, 16), (1, 1), 1, 0, 1),  # read in place, tiles span images
+    (9, 1, 16, 20, (24, 20), (1, 1), 1, 0, 1),  # few channels: items of more pixels than an image has
+    (9, 1, 16, 20, (24, 21), (1, 1), 2, 0, 1),  # the same with pixels left out
     (5, 1, 32, 45, (7, 7), (3, 3), 2, 1, 1),
     (1, 1, 130, 97, (7, 7), (3, 3), 1, 1, 1),  # several chunks of channels
     (9, 1, 16, 16, (7, 7), (3, 3), 1, 1, 1),  # several images of an item, the last of them fewer
@@ -114,7 +116,7 @@ ACTIVATIONS = {
 
 @pytest.mark.parametrize("parts", ["bias", "norm", "addend", "factor", "all"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[3]])
+@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[2], CASES[5]])
 def test_endings_equal_float64(case: tuple, activation: Activation, parts: str) -> None:
     x, weight, exact, shape = layers_of(case)
     bias, mean, variance, scale, shift, factor = (torch.randn(exact.shape[1]) for _ in range(6))

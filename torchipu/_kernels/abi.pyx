@@ -3,6 +3,7 @@
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -110,6 +111,7 @@ include "phases.pxi"  # Phases: which of these steps run between two meetings of
 include "loops.pxi"  # Plan: how it runs that
 include "copies.pxi"  # copies at the edge of a call
 include "tensors.pxi"  # how what a call is given lies
+include "modules.pxi"  # what a model is made of
 include "calls.pxi"  # Call: a plan as a compiled graph calls it, with what stays from call to call
 
 # What runs kernels by themselves, without a plan of many steps.

@@ -21,29 +21,38 @@ typedef struct {
   int32_t *from, *to;                  /* of each pixel, relative to image n0 */
 } FN(blocked_item);
 
+/* Places of `count` pixels beside each other: `step` and `stride` floats apart. */
+TI_INLINE void FN(place_run)(int32_t *from, int32_t *to, int64_t first, int64_t step, int64_t place, int64_t stride, int64_t count) {
+  for (int64_t c = 0; c < count; c++) {
+    from[c] = (int32_t)(first + c * step);
+    to[c] = (int32_t)(place + c * stride);
+  }
+}
+
 /* Where the pixels of an item lie: within what is laid out, or within the input, and within the results. */
 static void FN(find_pixels)(FN(blocked_item) *t) {
-  const blocked_window s = t->p->window;
-  const blocked_target to = t->p->target;
-  const int64_t plane = s.oh * s.ow, out = s.g * t->blocks_out * to.plane, in = t->p->apart * s.h * s.w, lanes = t->p->is_plain ? 1 : VL;
+  const conv_blocked_ints *const p = t->p;
+  const blocked_window s = p->window;
+  const blocked_target to = p->target;
+  const int64_t plane = s.oh * s.ow, out = s.g * t->blocks_out * to.plane, in = p->apart * s.h * s.w, lanes = p->is_plain ? 1 : VL;
   int64_t k = 0;
-  if (!t->p->pixels) {
+  if (!p->pixels) {
     for (int64_t n = 0; n < t->images; n++)
-      for (int64_t r = 0; r < t->rows; r++)
-        for (int64_t c = 0; c < s.ow; c++, k++) {
-          t->from[k] = (int32_t)(((n * t->span + r * s.sh) * t->columns + c * s.sw) * lanes);
-          t->to[k] = (int32_t)((n * out + (t->row0 + r) * to.down + c * to.across) * VL);
-        }
+      for (int64_t r = 0; r < t->rows; r++, k += s.ow)
+        FN(place_run)(t->from + k, t->to + k, (n * t->span + r * s.sh) * t->columns * lanes, s.sw * lanes,
+                      (n * out + (t->row0 + r) * to.down) * VL, to.across * VL, s.ow);
     return;
   }
-  int64_t n = 0, r = t->first % plane / s.ow, c = t->first % s.ow;
-  for (; k < t->count; k++) {
-    t->from[k] = (int32_t)((n * in + r * s.sh * s.w + c * s.sw) * VL);
-    t->to[k] = (int32_t)((n * out + r * to.down + c * to.across) * VL);
-    if (++c < s.ow) continue;
-    c = 0;
-    if (++r == s.oh) { r = 0; n++; }
-  }
+  /* Where every pixel of an image is read and written, its rows are one. */
+  const int is_whole = s.sw == 1 && s.sh * s.w == s.ow && to.down == s.ow * to.across;
+  const int64_t width = is_whole ? plane : s.ow;
+  for (int64_t n = 0, at = t->first % plane; k < t->count; n++, at = 0)
+    for (int64_t run; at < plane && k < t->count; at += run, k += run) {
+      const int64_t r = at / width, c = at % width;
+      run = ti_min(width - c, t->count - k);
+      FN(place_run)(t->from + k, t->to + k, (n * in + r * s.sh * s.w + c * s.sw) * VL, s.sw * VL,
+                    (n * out + r * to.down + c * to.across) * VL, to.across * VL, run);
+    }
 }
 
 /* Lays out the rows that an item needs of `count` channels, one channel after the other as they lie in a row-major image. */

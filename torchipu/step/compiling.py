@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchipu import artifacts
+from torchipu._kernels.abi import members_of
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
@@ -142,19 +143,11 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
 
     def _signature_of(self, leaves: Sequence[Any]) -> tuple[object, ...]:
         # By identity too: a model may be given other parameters, by load_state_dict(assign=True) for one.
-        mode, frozen, buffers = [], [], []
-        for module in _modules(self.model):
-            mode.append(module.training)
-            for parameter in module._parameters.values():
-                if parameter is not None:
-                    frozen.append((id(parameter), parameter.requires_grad))
-            for buffer in module._buffers.values():
-                if buffer is not None:
-                    buffers.append(id(buffer))
+        modes, parameters, buffers = members_of(self.model)
         described = tuple([
             (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
         ])
-        return (described, tuple(mode), tuple(frozen), tuple(buffers))
+        return (described, modes, parameters, buffers)
 
     def _slice(self, leaf: Any) -> Any:
         """Return the first micro-batch of an input."""
@@ -353,14 +346,3 @@ def _outside_inference_mode() -> Iterator[None]:
 def _states_of_user(built: Built, plan: HostPlan) -> dict[Tensor, torch.Tensor]:
     """Return the states of a plan that mirror a tensor of the user's."""
     return {tensor: host for tensor, host in built.states.items() if host is not None and tensor in plan.states}
-
-
-def _modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return all modules of a model, each once: what ``modules()`` gives, which names them all on the way."""
-    found, known = [model], {id(model)}
-    for module in found:
-        for child in module._modules.values():
-            if child is not None and id(child) not in known:
-                known.add(id(child))
-                found.append(child)
-    return found

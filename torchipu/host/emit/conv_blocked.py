@@ -27,6 +27,8 @@ from torchipu.optable.planner import HostPlanner
 
 SUMMANDS = 256  # of a chunk: sums so short round about as those of eager PyTorch; with half of it a tenth is lost
 PIXELS = 128  # of an item that reads in place, at most: each fetches all weights; its channels fill the second cache
+PLACED_FLOATS = 1 << 16  # of such an item's input where sums stay in registers: results are written in longer runs
+MOST_PIXELS = 2048  # of it
 LAID_OUT_PIXELS = 224  # of an item whose rows are laid out
 MOST_PHASES = 4
 
@@ -82,6 +84,11 @@ class Ending:
         flags = (BlockedEnding.HAS_AFFINE if self.folded else 0) | (BlockedEnding.HAS_ADDEND if self.addend else 0)
         flags |= BlockedEnding.HAS_GATE if self.gate else 0
         return flags | (BlockedEnding.HAS_FIRST if self.first is not None else 0) | self.round_flags
+
+    @property
+    def is_short(self) -> bool:
+        """Whether sums are ended in the registers that hold them, as the kernel's ``is_short`` says."""
+        return self.activation <= Activation.HARDSIGMOID and not self.rounded
 
     def operands(self, plan: HostPlanner, channels: int) -> list[HostTensor]:
         """Return what the kernels read of so many channels; bias and normalisation are folded by a step of its own."""
@@ -243,7 +250,11 @@ def _emit_part(
     taps, blocks_in, blocks_out = s.kh * s.kw, -(-s.ic // lanes), -(-s.oc // lanes)
     chunk = max(1, min(blocks_in, SUMMANDS // (lanes * max(1, taps))))
     chunk = -(-blocks_in // -(-blocks_in // chunk))
-    pixels, images, rows = _cut(s, in_place=stays_within(s) and not is_plain)
+    pixels, images, rows = 0, 0, 0
+    if stays_within(s) and not is_plain:
+        pixels = _pixels_in_place(s, is_at_once=chunk == blocks_in and ending.is_short)
+    else:
+        images, rows = _laid_out(s)
     if pixels:
         blocks, floats, most = -(-s.n * s.oh * s.ow // pixels), 0, pixels
     else:
@@ -294,13 +305,23 @@ def stays_within(s: Shape) -> bool:
     return (s.ph, s.pw) == (0, 0) and bottom < s.h and right < s.w
 
 
-def _cut(s: Shape, *, in_place: bool) -> tuple[int, int, int]:
-    """Return the pixels of an item, or its images and rows of each."""
-    if in_place:
-        pixels = s.n * s.oh * s.ow
-        return -(-pixels // -(-pixels // PIXELS)), 0, 0
+def _pixels_in_place(s: Shape, *, is_at_once: bool) -> int:
+    """Return the pixels of an item that reads its input where it lies.
+
+    Args:
+        s: Sizes of the convolution.
+        is_at_once: Whether registers hold each sum until it is ended. Others are read again, from a near cache.
+    """
+    pixels, most = s.n * s.oh * s.ow, PIXELS
+    if is_at_once:
+        most = max(PIXELS, min(MOST_PIXELS, PLACED_FLOATS // s.ic, pixels // LEAST_ITEMS))
+    return -(-pixels // -(-pixels // most))
+
+
+def _laid_out(s: Shape) -> tuple[int, int]:
+    """Return the images of an item whose rows are laid out, and the rows of each."""
     if s.oh * s.ow <= LAID_OUT_PIXELS:
         images = max(1, min(s.n, LAID_OUT_PIXELS // (s.oh * s.ow)))
-        return 0, -(-s.n // -(-s.n // images)), s.oh
+        return -(-s.n // -(-s.n // images)), s.oh
     rows = max(1, min(s.oh, LAID_OUT_PIXELS // s.ow))
-    return 0, 1, -(-s.oh // -(-s.oh // rows))
+    return 1, -(-s.oh // -(-s.oh // rows))
