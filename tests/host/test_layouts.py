@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchipu
+from tests.host.planned import planned_kernels
 from torchipu.host import planner
 from torchipu.host.emit import winograd
 from torchipu.host.emit.conv_shape import Shape
@@ -148,10 +149,29 @@ class RowsReadTwice(nn.Module):
         return self.second(y), y.flatten(0, 2), torch.tanh(z).permute(0, 3, 1, 2), y.view(2, 6, 24, 80).softmax(2)
 
 
+class Split(nn.Module):
+    """Channels that fill no blocks, each part convolved by itself, then put behind each other and taken apart again."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.width = channels
+        self.widen = nn.Conv2d(20, 4 * channels, 1)
+        self.parts = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for width in (channels, channels - 2))
+        self.last = nn.Conv2d(5 * channels - 2, 24, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        width, y = self.width, F.relu(self.widen(x))
+        first, second = self.parts[0](y[:, width : 2 * width]), self.parts[1](y[:, 3 : width + 1])
+        z = torch.cat([y[:, :width], first.relu(), second, y[:, -2 * width :]], 1)
+        return self.last(z), y[:, 1:4]  # of which few are taken
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], *tuple[tuple[int, ...], ...]]] = {
     "gated": (lambda: nn.Sequential(Gated(72), Gated(40)), (2, 72, 14, 14)),
     "residual": (lambda: nn.Sequential(Residual(48), Residual(48)), (3, 48, 9, 7)),
     "dense": (Dense, (2, 16, 12, 12)),
+    "split": (lambda: Split(58), (3, 20, 14, 13)),
+    "split-in-blocks": (lambda: Split(64), (2, 20, 14, 13)),
     "pooled": (Pooled, (2, 3, 61, 61)),
     "read-twice": (ReadTwice, (1, 24, 10, 13)),
     "inverted": (
@@ -197,6 +217,14 @@ def test_models_in_blocks_equal_float64_for_any_number_of_threads(name: str, mon
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
     for ours, wanted in zip(*(v if isinstance(v, tuple) else (v,) for v in (found[0], exact)), strict=True):
         torch.testing.assert_close(ours.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_channels_that_fill_no_blocks_are_joined_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, x = planned_kernels(monkeypatch), torch.randn(3, 20, 28, 26)
+    torchipu.InferenceStep(Split(58).eval().requires_grad_(False), torchipu.Options(frozen_weights=True))(x)
+    joined = [place for place, name in enumerate(kernels) if name == "move_blocked"]
+    assert len(joined) == 8, kernels
+    assert "to_blocked" not in kernels[joined[0] : joined[-1]], kernels
 
 
 class Shortcut(nn.Module):

@@ -289,6 +289,19 @@ def test_images_with_their_channels_last_come_into_blocks_and_back(size: tuple[i
     assert torch.equal(plan.fetch(back), rows)
 
 
+@pytest.mark.parametrize("source, target, channels", [
+    (0, 0, 19), (0, 16, 16), (5, 0, 14), (3, 8, 13), (16, 7, 24), (15, 33, 2), (1, 2, 40), (0, 31, 41), (9, 9, 1),
+])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_channels_in_blocks_move_beside_others_that_stay(source: int, target: int, channels: int, threads: int) -> None:
+    x, y = torch.randn(2, source + channels + 3, 23, 29), torch.randn(2, 80, 23, 29)
+    plan = MiniPlanner(threads)
+    held = blocked(plan, y)
+    blocked_layout.emit_move(plan, held, blocked(plan, x), source=source, target=target, channels=channels)
+    y[:, target : target + channels] = x[:, source : source + channels]
+    assert torch.equal(plain(plan, held, y.shape), y)
+
+
 def test_means_of_planes_equal_float64() -> None:
     x = torch.randn(2, 19, 31, 7) + 100
     plan = MiniPlanner(2)

@@ -31,4 +31,33 @@ FROM_BLOCKED = Kernel(
     "from_blocked", {"y": "[n][channels][pixels]", "x": "[n][blocks][pixels][lanes]"}, BlockedLayoutInts, Nothing,
     items="n * blocks * parts of the pixels",
 )
+
+
+class MoveBlockedInts(NamedTuple):
+    """Integers of ``move_blocked``.
+
+    Attributes:
+        channels: That are copied.
+        source: The first of them in what is read.
+        target: Its channel in what is written.
+        x_blocks: Blocks of an image that is read.
+        y_blocks: Blocks of an image that is written.
+        pixels: Of a plane.
+        part: Pixels of an item.
+    """
+
+    channels: int
+    source: int
+    target: int
+    x_blocks: int
+    y_blocks: int
+    pixels: int
+    part: int
+
+
+MOVE_BLOCKED = Kernel(
+    "move_blocked",
+    {"y": "[n][y_blocks][pixels][lanes], of which other channels stay", "x": "[n][x_blocks][pixels][lanes]"},
+    MoveBlockedInts, Nothing, items="n * blocks that are written * parts of the pixels",
+)
 VECTOR_LANES = Kernel("vector_lanes", {"lanes": "LONG[1]: floats of a vector"}, Nothing, Nothing)

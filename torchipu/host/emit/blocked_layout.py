@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from torchipu._kernels.table.blocked_layout import FROM_BLOCKED, TO_BLOCKED, BlockedLayoutInts
+from torchipu._kernels.table.blocked_layout import (
+    FROM_BLOCKED,
+    MOVE_BLOCKED,
+    TO_BLOCKED,
+    BlockedLayoutInts,
+    MoveBlockedInts,
+)
 from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.matmul import grain_for
@@ -36,6 +42,26 @@ def emit_to_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:
 def emit_from_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:
     """Emit the row-major form ``y``, ``[N, C, H, W]``, of a blocked ``x``."""
     _emit(plan, FROM_BLOCKED, y, x, y.shape)
+
+
+def emit_move(plan: HostPlanner, y: HostTensor, x: HostTensor, *, source: int, target: int, channels: int) -> None:
+    """Emit a copy of neighbouring channels of one blocked value to others of another one, whose other ones stay.
+
+    Args:
+        plan: The planner.
+        y: Is written, ``[N, blocks, H, W, lanes]``.
+        x: Is read, likewise.
+        source: The first channel in ``x``.
+        target: The first channel in ``y``.
+        channels: How many.
+    """
+    lanes, (images, x_blocks, height, width, _), y_blocks = vector_lanes(), x.shape, y.shape[1]
+    items = images * (-(-(target + channels) // lanes) - target // lanes) * -(-height * width // PART_PIXELS)
+    plan.step(
+        MOVE_BLOCKED, [y], [x],
+        ints=MoveBlockedInts(channels, source, target, x_blocks, y_blocks, height * width, PART_PIXELS), items=items,
+        grain=grain_for(items, images * channels * height * width, LEAST_ELEMENTS),
+    )
 
 
 def emit_rows_to_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:

@@ -8,18 +8,21 @@ from math import prod
 from torchipu._kernels.table.conv_blocked import Activation, BlockedWindow
 from torchipu._kernels.table.pool_blocked import Pooling
 from torchipu.host.emit import pool_blocked
-from torchipu.host.emit.blocked_layout import blocked_shape, emit_from_blocked
+from torchipu.host.emit.blocked_layout import blocked_shape, emit_from_blocked, emit_move
 from torchipu.host.emit.conv_blocked import Ending
-from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.ir.graph import Op, Tensor
-from torchipu.ir.types import DType
+from torchipu.ir.types import DType, Role
 from torchipu.ops.blocked.activations import activation_of, is_floating, is_of_floats
 from torchipu.ops.blocked.halves import emit_rounded, op_rounding
 from torchipu.ops.pool import pair, strides_of
 from torchipu.ops.reduce import reduced_dims
 from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, follows_nothing, register_blocked, saves_nothing
-from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.pieces import place_of
+
+LEAST_SHARE = 8
+"""One over the part of its channels that is taken of an image, at least, for the image to be brought into blocks."""
 
 
 # --------------------------------------------------------------------------- pooling
@@ -126,27 +129,46 @@ def _emit_gate(ops: Sequence[Op], plan: BlockedPlanner) -> None:
 register_blocked("aten.mul.Tensor", BlockedForm(_gates, _activates, _gate_sources, saves_nothing, _emit_gate))
 
 
-# --------------------------------------------------------------------------- concatenation
-def _joins_blocks(op: Op, rows: Rows) -> bool:
-    """Whether channels are put behind each other, those of each operand in blocks that they fill."""
+# --------------------------------------------------------------------------- channels beside others
+def _joins_channels(op: Op, rows: Rows) -> bool:
+    """Whether channels are put behind each other."""
     if not is_of_floats(op, rows) or op.integer("dim", 0) % 4 != 1 or not prod(op.outputs[0].shape):
         return False
-    return all(len(x.shape) == 4 and x.shape[1] % vector_lanes() == 0 for x in op.inputs)
+    return all(len(x.shape) == 4 and x.shape[1] for x in op.inputs)
 
 
 def _emit_cat(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     sources = [plan.blocked(tensor) for tensor in ops[0].inputs]
-    out, images = plan.blocked_output(ops[0].outputs[0]), ops[0].outputs[0].shape[0]
-    row, begin = prod(out.shape[1:]), 0
-    for held in sources:
-        count = prod(held.shape[1:])
-        part = HostTensor(out.buffer, out.offset + begin, (images, count), (row, 1), out.dtype)
-        flat = HostTensor(held.buffer, held.offset, part.shape, contiguous_strides(part.shape), held.dtype)
-        emit_copy(plan, part, flat)
-        begin += count
+    out, first = plan.blocked_output(ops[0].outputs[0]), 0
+    for tensor, held in zip(ops[0].inputs, sources, strict=True):
+        emit_move(plan, out, held, source=0, target=first, channels=tensor.shape[1])
+        first += tensor.shape[1]
 
 
 register_blocked(
     "aten.cat.default",
-    BlockedForm(_joins_blocks, follows_nothing, lambda ops: ops[0].inputs, saves_nothing, _emit_cat, is_exact=True),
+    BlockedForm(_joins_channels, follows_nothing, lambda ops: ops[0].inputs, saves_nothing, _emit_cat, is_exact=True),
+)
+
+
+def _takes_channels(op: Op, rows: Rows) -> bool:
+    """Whether neighbouring channels of images are taken: a good part of them, since all are brought into the layout."""
+    if not is_of_floats(op, rows) or not prod(op.outputs[0].shape):
+        return False
+    place, whole = place_of(op), op.needed("self")
+    if place is None or place.dim != 1 or whole.role is not Role.ACTIVATION:
+        return False
+    return op.outputs[0].num_elements * LEAST_SHARE >= whole.num_elements
+
+
+def _emit_slice(ops: Sequence[Op], plan: BlockedPlanner) -> None:
+    (taken,), (whole,) = ops[0].outputs, _self(ops)
+    place = place_of(ops[0])
+    assert place is not None
+    held = plan.blocked(whole)
+    emit_move(plan, plan.blocked_output(taken), held, source=place.span[0], target=0, channels=taken.shape[1])
+
+
+register_blocked(
+    "aten.slice.Tensor", BlockedForm(_takes_channels, follows_nothing, _self, saves_nothing, _emit_slice, is_exact=True)
 )
