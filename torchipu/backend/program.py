@@ -251,7 +251,7 @@ class Program:
         return frozenset([*numbers, *away])
 
     def _find_quick(self) -> Call | None:
-        """Return a call of the plan for row-major tensors, where a call takes that alone."""
+        """Return a call of the plan for tensors as they lie, where a call takes that alone."""
         self._was_quick_sought = True
         if self.has_effects or self.agreement is not None or self.awaited:
             return None
