@@ -30,9 +30,12 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], torch.Tensor, torch.Tensor, 
         values(ROWS, COUNT),
     ),
     "add": (lambda x, i, s: x.scatter_add(1, i, s), values(ROWS, EXTENT), numbers(ROWS, COUNT), values(ROWS, COUNT)),
-    "add down": (lambda x, i, s: x.scatter_add(0, i, s), values(EXTENT, COUNT), numbers(ROWS, COUNT), values(ROWS, COUNT)),
+    "add down": (
+        lambda x, i, s: x.scatter_add(0, i, s), values(EXTENT, COUNT), numbers(ROWS, COUNT), values(ROWS, COUNT),
+    ),
     "largest": (
-        lambda x, i, s: x.scatter_reduce(1, i, s, "amax"), values(ROWS, EXTENT), numbers(ROWS, COUNT), values(ROWS, COUNT),
+        lambda x, i, s: x.scatter_reduce(1, i, s, "amax"), values(ROWS, EXTENT), numbers(ROWS, COUNT),
+        values(ROWS, COUNT),
     ),
 }
 

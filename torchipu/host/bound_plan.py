@@ -438,7 +438,8 @@ class BoundPlan:
 
     def call(
         self, inputs: Sequence[tuple[int, torch.dtype, int, tuple[int, ...] | None]],
-        results: Sequence[tuple[int | None, int | None]], threads: int, lock: Any, memory: OutputMemory, is_prepared: Callable[[Sequence[Any]], bool] | None,
+        results: Sequence[tuple[int | None, int | None]], threads: int, lock: Any, memory: OutputMemory,
+        is_prepared: Callable[[Sequence[Any]], bool] | None,
     ) -> Call:
         """Return a call of a repeatable plan, for one micro-batch, that finds nothing anew that stays.
 

@@ -198,7 +198,8 @@ class _GroupRows:
         self.channels = depth * groups
         self.rows = min(MOST_CHUNK_ROWS, max(LEAST_CHUNK_ROWS, ROW_CHUNK_ELEMENTS // max(1, self.channels)))
         self.samples, self.groups = samples, samples * groups
-        self.ints = kernels.GroupRowsInts(depth, self.positions, groups, self.rows, _has(op, "weight"), _has(op, "bias"))
+        present = (_has(op, "weight"), _has(op, "bias"))
+        self.ints = kernels.GroupRowsInts(depth, self.positions, groups, self.rows, *present)
 
     def step(self, plan: HostPlanner, kernel: AnyKernel, outputs: list[HostTensor], operands: list[HostTensor]) -> None:
         """Add a step whose items are chunks."""
