@@ -90,3 +90,18 @@ def test_weights_keep_gradients_of_their_own() -> None:
     module.second.grad.zero_()
     torch.testing.assert_close(module.first.grad, 2 * kept[:, :8])
     assert torch.equal(tangent, kept)
+
+
+def test_complex_numbers_and_types_that_programs_do_not_have() -> None:
+    for dtype in (torch.complex64, torch.bfloat16, torch.float64):
+        inputs = [torch.randn(A).to(dtype).requires_grad_() for _ in range(2)]
+        tangent = torch.randn(4, 16).to(dtype)
+        torch._dynamo.reset()
+        compiled = torch.compile(SHOWN["cat"], backend="ipu")
+        for _ in range(2):
+            found, expected = (gradients(run, inputs, tangent) for run in (compiled, SHOWN["cat"]))
+            for ours, theirs in zip(found, expected, strict=True):
+                assert ours is not None
+                assert theirs is not None
+                assert ours.dtype is dtype
+                assert torch.equal(ours, theirs)
