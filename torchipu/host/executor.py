@@ -150,7 +150,8 @@ class GraphExecutor:
         Returns:
             The call, for tensors that lie as those of the last one; None where a run of it takes more than that.
         """
-        bound = self.plans.get((self.last_layout, False))
+        layout = self.last_layout  # read once: other threads call too
+        bound = self.plans.get((layout, False))
         if bound is None or self.written or not bound.is_repeatable:
             return None
         constants = dict(self.fixed)
@@ -168,10 +169,10 @@ class GraphExecutor:
             stamp = stamp_of(values)
             return stamp is not None and stamp == bound.stamp
 
-        layout = self.last_layout or (None,) * len(numbers)
+        strides = layout or (None,) * len(numbers)
         inputs = [
-            (place, dtype, FIRST_EXTERNAL + number, strides)
-            for place, dtype, number, strides in zip(places, self.dtypes, numbers, layout, strict=True)
+            (place, dtype, FIRST_EXTERNAL + number, lying)
+            for place, dtype, number, lying in zip(places, self.dtypes, numbers, strides, strict=True)
         ]
         return bound.call(
             inputs, results, self.threads, self._lock, self.output_memory, is_prepared if frozen else None,
