@@ -179,3 +179,42 @@ def test_threads_that_call_the_same_graph_do_not_disturb_one_another(made: list[
         list(callers.map(call, range(3)))  # raises what one of them has raised
     assert not wrong
     assert made[0].quick is not None
+
+
+FIRST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "turned": lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
+    "with gaps": lambda x: torch.zeros(2, 6, 5, 12)[..., ::2].copy_(x),
+    "expanded": lambda x: x[:1].expand(2, 6, 5, 6),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first", FIRST)
+def test_tensors_that_lie_as_those_of_the_first_call_are_quick(made: list[programs.Program], first: str) -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x.sigmoid() * 2 - y).sum(1)
+
+    compiled = torch.compile(model, backend="ipu", dynamic=False)
+    x, y = torch.randn(2, 6, 5, 6), torch.randn(2, 6, 5, 6)
+    compiled(FIRST[first](x), y)
+    (program,) = made
+    assert program.quick is not None
+    seen: list[bool] = []
+    quick = program.quick
+
+    def noted(arguments: Any) -> Any:
+        found = quick(arguments)
+        seen.append(found is not None)
+        return found
+
+    program.quick = noted  # type: ignore[assignment]
+    for _ in range(2):
+        given = FIRST[first](torch.randn(2, 6, 5, 6))
+        close([compiled(given, y)], [model(given.double(), y.double())])
+    assert seen == [True, True]
+    # Dynamo would make another program of tensors that lie in another way: the program itself is asked.
+    wide = torch.zeros(2, 6, 5, 18)[..., ::3].copy_(x)
+    for given in (wide, x.double(), torch._neg_view(FIRST[first](x))):
+        assert quick([given, y]) is None
+        assert quick([y, given]) is None

@@ -193,3 +193,29 @@ def test_short_runs_that_go_back_are_converted_from_their_ends(length: int) -> N
     back = HostTensor(held.buffer, length - 1, held.shape, (9 * length, length, -1), held.dtype)
     view.emit_copy(plan, plan.hold(result), back)
     assert torch.equal(result, x.flip(-1).half())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.int64])
+def test_rows_of_any_length_are_copied_with_nothing_beyond_them(dtype: torch.dtype) -> None:
+    for num_bytes in [*range(8, 72, 8), 96, 104, 127, 128, 136, 255, 256, 264, 520, 1016, 1024, 1040]:
+        width = num_bytes // dtype.itemsize
+        given = torch.randint(1, 100, (3, 5, 4, width + 3)).to(dtype)
+        check("cat.default", [given[:, :, 1:3, 1 : width + 1], given[:, 1:, :2, 2 : width + 2]], 1)
+        check("cat.default", [given[..., :width], given[..., :1]], 3)
+
+
+@pytest.mark.parametrize("width", [1, 5, 63, 64, 65, 96, 511, 512, 513])
+def test_rows_that_chains_read_and_write_piece_by_piece(width: int) -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat((torch.nn.functional.glu(x, -1), y[:, :width] * x[..., 1 : width + 1]), -1)
+
+    torch._dynamo.reset()
+    given = [torch.randn(3, 7, 2 * width), torch.randn(7, 2 * width)]
+    ours, theirs = ([x.clone().to(kind).requires_grad_() for x in given] for kind in (torch.float32, torch.float64))
+    found, wanted = torch.compile(model, backend="ipu")(*ours), model(*theirs)
+    torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=1e-5)
+    found.square().sum().backward()
+    wanted.square().sum().backward()
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad.double(), other.grad, atol=1e-4, rtol=1e-5)

@@ -12,6 +12,11 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "few columns": ((2, 3, 9, 3), {"size": (5, 4), "mode": "bilinear"}),
     "borders of fewer taps": ((2, 3, 9, 11), {"scale_factor": 2, "mode": "bicubic"}),
     "rows of six taps": ((2, 3, 24, 31), {"size": (9, 10), "mode": "bilinear", "antialias": True}),
+    "short rows, several as one": ((2, 6, 7, 7), {"scale_factor": 2, "mode": "bilinear"}),
+    "a prime of short rows": ((1, 5, 7), {"scale_factor": 2, "mode": "linear"}),
+    "rows of sixteen": ((2, 3, 6, 16), {"size": (9, 33), "mode": "bicubic"}),
+    "sources too far apart": ((1, 2, 4, 200), {"size": (4, 19), "mode": "bilinear"}),
+    "elements that nobody takes": ((2, 8, 40), {"size": 21, "mode": "nearest"}),
     "the same elements": ((2, 5, 9, 11), {"size": (21, 25), "mode": "nearest"}),
     "volumes": ((2, 3, 4, 5, 6), {"size": (7, 8, 9), "mode": "trilinear", "align_corners": True}),
 }
@@ -91,3 +96,11 @@ def test_one_smoothed_column_has_a_value_for_each_row(mode: str) -> None:
     rows = interpolate(given.double(), size=(4, 6), mode=mode, antialias=True)
     wanted = interpolate(rows, size=(4, 1), mode=mode, antialias=True)
     torch.testing.assert_close(result.double(), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_infinity_and_nan_stay_with_those_that_take_them() -> None:
+    given = torch.randn(2, 3, 6, 20)
+    given[0, 1, 2, 5], given[1, 2, 3, 19] = torch.inf, torch.nan
+    for how in ({"scale_factor": 2, "mode": "bilinear"}, {"size": (6, 9), "mode": "nearest"}):
+        found, wanted = compiled(lambda x, how=how: interpolate(x, **how), 1)(given), interpolate(given, **how)
+        assert torch.equal(found.isfinite(), wanted.isfinite())

@@ -1,4 +1,4 @@
-# Calls of a plan as a compiled graph makes most of them: one run, on row-major tensors, into fresh memory.
+# Calls of a plan as a compiled graph makes most of them: one run, on tensors that lie as before, into fresh memory.
 
 
 cdef class Call:
@@ -6,7 +6,8 @@ cdef class Call:
 
     Args:
         plan: All of it is bound but what a call brings and makes, and `ARENA` where that is shared.
-        inputs: ``(place among the arguments of a call, element type, number of the buffer)`` of each tensor it reads.
+        inputs: ``(place among the arguments of a call, element type, number of the buffer, strides)`` of each tensor it
+            reads; no strides for a row-major one.
         rooms: ``(shape, strides, element type, ...)`` of each tensor it makes, row-major.
         first_made: Number of the buffer of the first of these; the others follow.
         results: What a call returns: the number of a tensor that is made and None, None and the place of an argument,
@@ -28,7 +29,7 @@ cdef class Call:
     cdef Py_ssize_t num_inputs, num_arguments
     cdef Py_ssize_t *places
     cdef int *buffers
-    cdef list dtypes
+    cdef list dtypes, strides
     cdef tuple rooms
     cdef int first_made
     cdef tuple results
@@ -48,9 +49,10 @@ cdef class Call:
                  arena=None, int arena_buffer=0, resting=(), stamp=None, explained=None):
         cdef Py_ssize_t i
         self.plan, self.num_inputs = plan, len(inputs)
-        self.dtypes = [dtype for _, dtype, _ in inputs]
+        self.dtypes = [dtype for _, dtype, _, _ in inputs]
+        self.strides = [strides for _, _, _, strides in inputs]
         self.num_arguments = 0
-        for i, (place, _, buffer) in enumerate(inputs):
+        for i, (place, _, buffer, _) in enumerate(inputs):
             if not 0 <= buffer < plan.num_buffers or place < 0:
                 raise ValueError(f"argument {place}, buffer {buffer} of {plan.num_buffers}")
             self.places[i], self.buffers[i] = place, buffer
@@ -112,7 +114,11 @@ cdef class Call:
                 tensor = arguments[self.places[i]]
                 if type(tensor) is not self.plain and type(tensor) is not self.parameter:
                     return None
-                if not lies_row_major(tensor, self.dtypes[i]):
+                strides = self.strides[i]
+                if strides is None:
+                    if not lies_row_major(tensor, self.dtypes[i]):
+                        return None
+                elif not lies_in(tensor, self.dtypes[i], strides):
                     return None
                 address = tensor.data_ptr()
                 if not address and tensor.numel():

@@ -34,8 +34,30 @@ static __attribute__((noinline)) void FN(copy_run)(char *dst, const char *src, i
 }
 #ifndef TORCHIPU_COPY
 #define TORCHIPU_COPY
-enum { TI_SHORT_COPY = 8, TI_COPY_ROWS = 256 };
+enum { TI_SHORT_COPY = 8, TI_COPY_ROWS = 256, TI_LONG_ROW = 1024 };
 #endif
+/* Rows of at least 8 bytes without gaps within, `dp` and `sp` bytes apart: a call for each takes longer than a short one. The
+ * last piece ends where the row does, and may copy again what lies in the one before. */
+#define TI_EACH_ROW(...) for (int64_t r = 0; r < rows; r++, dst += dp, src += sp) { __VA_ARGS__ } break
+#define TI_ROW_BY(piece) \
+  TI_EACH_ROW(for (int64_t i = 0; i + piece <= bytes; i += piece) memcpy(dst + i, src + i, piece); \
+              if (bytes % piece) memcpy(dst + bytes - piece, src + bytes - piece, piece);)
+static __attribute__((noinline)) void FN(copy_rows)(char *dst, const char *src, int64_t dp, int64_t sp, int64_t rows, int64_t bytes) {
+  switch (bytes) {
+    case 16: TI_EACH_ROW(memcpy(dst, src, 16););
+    case 32: TI_EACH_ROW(memcpy(dst, src, 32););
+    case 64: TI_EACH_ROW(memcpy(dst, src, 64););
+    case 128: TI_EACH_ROW(memcpy(dst, src, 128););
+    default: switch (bytes >> 3) {
+      case 1: TI_ROW_BY(8);
+      case 2: case 3: TI_ROW_BY(16);
+      case 4: case 5: case 6: case 7: TI_ROW_BY(32);
+      default: TI_ROW_BY(64);
+    }
+  }
+}
+#undef TI_EACH_ROW
+#undef TI_ROW_BY
 TI_KERNEL(copy) {
   (void)scalars, (void)scratch;
   const copy_ints *const p = (const copy_ints *)ints;
@@ -50,7 +72,14 @@ TI_KERNEL(copy) {
   }
   for (int64_t todo = end - begin; todo > 0;) {
     int64_t run = shape[last] - index[last] < todo ? shape[last] - index[last] : todo;
-    if (run <= TI_SHORT_COPY && run == shape[last] && ndim > 1) {
+    if (run == shape[last] && ndim > 1 && ds[last] == 1 && ss[last] == 1 && run * size >= 8 && run * size < TI_LONG_ROW) {
+      const int64_t rows = ti_min(shape[last - 1] - index[last - 1], todo / run);
+      FN(copy_rows)(args[0] + dst * size, args[1] + src * size, ds[last - 1] * size, ss[last - 1] * size, rows, run * size);
+      todo -= (rows - 1) * run;
+      dst += (rows - 1) * ds[last - 1];
+      src += (rows - 1) * ss[last - 1];
+      index[last - 1] += rows - 1;
+    } else if (run <= TI_SHORT_COPY && run == shape[last] && ndim > 1) {
       /* whole short runs by their columns: to go to one takes longer than what it holds; few enough to stay in a cache */
       const int64_t rows = ti_min(ti_min(shape[last - 1] - index[last - 1], todo / run), TI_COPY_ROWS);
       for (int64_t j = 0; j < run; j++)

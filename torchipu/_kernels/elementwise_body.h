@@ -331,7 +331,12 @@ static int FN(f_from_b)(TI_ARGS) {
 TI_SCALAR(f, int64_t, float, from_l, R = (float)A)
 static int FN(l_from_f)(TI_ARGS) {
   TI_UNUSED;
-  for (long i = 0; i < n; i++) {
+  long i = 0;
+#if VL == 16
+  for (; ma && i + 8 <= n; i += 8)
+    _mm512_storeu_si512((int64_t *)d + i, _mm512_cvttps_epi64(_mm256_loadu_ps((const float *)pa + i)));
+#endif
+  for (; i < n; i++) {
     float x = ((const float *)pa)[i & ma];
     /* what the conversion instruction gives out of range; C leaves it undefined */
     ((int64_t *)d)[i] = x >= -9223372036854775808.f && x < 9223372036854775808.f ? (int64_t)x : INT64_MIN;

@@ -94,12 +94,32 @@ TI_INLINE VI FN(words_of)(VF x) {
     } \
     return 0; \
   }
+/* Words of shorter numbers: the compiler itself would convert them one by one. */
+#ifdef TI_PORTABLE
+#define TI_WIDENED(name, few, wide, narrow) \
+  TI_INLINE VI FN(widened_##name)(few x) { return __builtin_convertvector(x, VI); }
+#elif VL == 16
+#define TI_WIDENED(name, few, wide, narrow) \
+  TI_INLINE VI FN(widened_##name)(few x) { return (VI)_mm512_cvtep##narrow##_epi32((wide)x); }
+#else
+#define TI_WIDENED(name, few, wide, narrow) \
+  TI_INLINE VI FN(widened_##name)(few x) { \
+    __m128i low = _mm_setzero_si128(); \
+    memcpy(&low, &x, sizeof x); \
+    return (VI)_mm256_cvtep##narrow##_epi32(low); \
+  }
+#endif
+TI_INLINE VI FN(widened_i)(VI x) { return x; }
+TI_WIDENED(s, FN(few_s), __m256i, i16)
+TI_WIDENED(c, FN(few_c), __m128i, i8)
+TI_WIDENED(u, FN(few_u), __m128i, u8)
+#undef TI_WIDENED
 #define TI_LOADER(name, T, few) \
   TI_INLINE VI FN(words_##name)(const char *p, long i, long mask, long left) { \
     few x = {0}; \
     if (left >= VL) x = *(const few *)((const T *)p + (i & mask)); \
     else memcpy(&x, (const T *)p + (i & mask), (size_t)left * sizeof(T)); \
-    return __builtin_convertvector(x, VI); \
+    return FN(widened_##name)(x); \
   }
 TI_LOADER(i, int32_t, VI)
 TI_LOADER(s, int16_t, FN(few_s))
@@ -108,7 +128,7 @@ TI_LOADER(u, uint8_t, FN(few_u))
 TI_INLINE VF FN(words_f)(const char *p, long i, long mask, long left) { return FN(load_most)((const float *)p + (i & mask), left); }
 #define TI_BY_WORDS(c, suffix, name, T, few) \
   TI_CUT(c##_shift_right##suffix, T, VI, FN(words_##name), FN(shifted_right)(A, B)) \
-  TI_N(f_from_##name, T, few, float, VF, FN(tofloat)(__builtin_convertvector(A, VI)))
+  TI_N(f_from_##name, T, few, float, VF, FN(tofloat)(FN(widened_##name)(A)))
 #define TI_TO_THE_LEFT(c, T) \
   TI_CUT(c##_shift_left, T, VI, FN(words_##c), FN(shifted_left)(A, B)) \
   TI_CUT(c##_from_f, T, VF, FN(words_f), FN(words_of)(A))

@@ -79,7 +79,7 @@ static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : 
 
 #ifndef TORCHIPU_SHORT_RUNS
 #define TORCHIPU_SHORT_RUNS
-enum { TI_SHORT_RUN = 64 };
+enum { TI_SHORT_RUN = 512 };
 #endif
 /* Loads short runs of floats, all of the same length: to go to one by itself takes longer than what it holds. */
 TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {

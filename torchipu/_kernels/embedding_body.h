@@ -12,24 +12,32 @@ TI_INLINE void FN(fetch_row)(const char *table, int64_t k, int64_t rows, int64_t
   for (int64_t i = 0; i < ti_min(bytes, TI_FETCHED_BYTES); i += 64) __builtin_prefetch(table + k * bytes + i);
 }
 
-/* Rows of one element: as many one after another as one table and one pass over the index have. */
+/* Rows of one element: as many one after another as one table and one pass over the index have. Places are looked at and
+ * listed for several tables that take the same ones. */
 TI_INLINE int FN(take_elements)(
   char *const *args, const take_rows_ints *p, int64_t begin, int64_t end, const int64_t bytes, const int64_t index_bytes) {
   const int64_t rows = p->rows, n = p->taken, wrap = p->wraps, period = p->period;
+  int32_t places[TI_LISTED];
   for (int64_t i = begin; i < end;) {
-    const int64_t at = i % period, run = ti_min(ti_min(n - i % n, period - at), end - i);
-    const char *const table = args[1] + i / n * rows * bytes, *const index = args[2] + at * index_bytes;
-    char *const out = args[0] + i * bytes;
-    int bad = 0;
+    const int64_t at = i % period, first = i % n;
+    const int64_t run = ti_min(ti_min(ti_min(n - first, period - at), end - i), TI_LISTED);
+    /* Whole tables that take the whole of a short index are one stretch; other stretches are of one table. */
+    const int64_t tables = run == n && period == n ? (end - i) / n : 1;
+    const char *const index = args[2] + at * index_bytes;
+    int64_t wrong = 0;
     for (int64_t j = 0; j < run; j++) {
       int64_t k = FN(index_at)(index, index_bytes, j);
       if (wrap) k += k < 0 ? rows : 0;
-      const int wrong = (uint64_t)k >= (uint64_t)rows;
-      bad |= wrong;
-      memcpy(out + j * bytes, table + (wrong ? 0 : k) * bytes, (size_t)bytes);
+      wrong |= k | (int64_t)((uint64_t)rows - 1 - (uint64_t)k);
+      places[j] = (int32_t)k;
     }
-    if (bad) return TI_TRAP_INDEX;
-    i += run;
+    if (wrong < 0) return TI_TRAP_INDEX;
+    for (int64_t t = 0; t < tables; t++) {
+      const char *const table = args[1] + (i / n + t) * rows * bytes;
+      char *const out = args[0] + (i + t * n) * bytes;
+      for (int64_t j = 0; j < run; j++) memcpy(out + j * bytes, table + places[j] * bytes, (size_t)bytes);
+    }
+    i += run * tables;
   }
   return TI_OK;
 }
@@ -41,7 +49,7 @@ TI_KERNEL(take_rows) {
   if (begin >= end) return TI_OK;
 #define TI_TAKE(size) \
   (p->index_bytes == 8 ? FN(take_elements)(args, p, begin, end, size, 8) : FN(take_elements)(args, p, begin, end, size, 4))
-  if (rows > 0 && ti_min(n, period) >= TI_ELEMENTS_TOGETHER) switch (bytes) {
+  if (rows > 0 && rows <= INT32_MAX && ti_min(n, period) >= TI_ELEMENTS_TOGETHER) switch (bytes) {
     case 1: return TI_TAKE(1);
     case 2: return TI_TAKE(2);
     case 4: return TI_TAKE(4);
@@ -105,6 +113,26 @@ TI_INLINE void FN(sum_row)(float *out, const float *base, const float *source, i
   }
 }
 
+/* Rows of one element of several whole tables, which add up the same ones: they are listed once for all of them. */
+TI_INLINE void FN(sum_elements)(float *out, const float *source, const int64_t *offsets, const int64_t *order, int64_t tables,
+                                const sum_rows_ints *p, float alpha) {
+  const int64_t rows = p->rows, n = p->source_rows, step = p->source_row;
+  int32_t to[TI_LISTED];
+  for (int64_t k = 0, first = 0; first < offsets[rows];) {
+    const int64_t count = ti_min(TI_LISTED, offsets[rows] - first), *const from = order + first;
+    for (int64_t j = 0; j < count; j++) {
+      while (offsets[k + 1] <= first + j) k++;
+      to[j] = (int32_t)k;
+    }
+    for (int64_t t = 0; t < tables; t++) {
+      float *const sums = out + t * rows;
+      const float *const values = source + t * n * step;
+      for (int64_t j = 0; j < count; j++) sums[to[j]] += alpha * values[from[j] * step];
+    }
+    first += count;
+  }
+}
+
 TI_KERNEL(sum_rows) {
   const sum_rows_ints *const p = (const sum_rows_ints *)ints;
   const sum_rows_scalars *const q = (const sum_rows_scalars *)scalars;
@@ -116,6 +144,15 @@ TI_KERNEL(sum_rows) {
     const float *source = (const float *)args[2] + o * n * step;
     float *out = (float *)args[0] + o * rows * inner;
     const float *base = p->has_base ? (const float *)args[1] + o * rows * inner : NULL;
+    const int64_t tables = item % rows ? 0 : (end - item) / rows;
+    if (inner == 1 && tables && rows <= INT32_MAX) {
+      const size_t num_bytes = (size_t)(tables * rows) * sizeof(float);
+      if (base) memcpy(out, base, num_bytes);
+      else memset(out, 0, num_bytes);
+      FN(sum_elements)(out, source, offsets, order, tables, p, alpha);
+      item += tables * rows;
+      continue;
+    }
     for (int64_t k = item - o * rows; k < last; k++) {
       const int64_t run = FN(unnamed_rows)(offsets, k, last - k);
       const size_t num_bytes = (size_t)(run * inner) * sizeof(float);

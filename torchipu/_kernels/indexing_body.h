@@ -8,64 +8,42 @@ TI_INLINE int64_t FN(position)(const char *p, int64_t bytes, int64_t i) {
 }
 
 /* --------------------------------------------------------------------------- gather and scatter over blocks */
-/* Floats by 64-bit indices, several at a time: out[j] = table[index[j] * inner + j * pace]. Returns how many were taken,
- * or -1 where an index is out of range. Products of an index and `inner` have at most 32 bits each. */
-#if VL == 16
-static inline int64_t FN(gather_floats)(float *out, const float *table, const int64_t *index, int64_t count,
-                                        int64_t inner, int64_t pace, int64_t extent) {
-  const __m512i limit = _mm512_set1_epi64(extent), by = _mm512_set1_epi64(inner);
-  __m512i place = _mm512_mullo_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64(pace));
-  int64_t j = 0;
-  for (; j + 8 <= count; j += 8) {
-    const __m512i k = _mm512_loadu_si512(index + j);
-    if (_mm512_cmpge_epu64_mask(k, limit)) return -1;
-    const __m512i at = _mm512_add_epi64(_mm512_mul_epu32(k, by), place);
-    _mm256_storeu_ps(out + j, _mm512_i64gather_ps(at, table, 4));
-    place = _mm512_add_epi64(place, _mm512_set1_epi64(8 * pace));
+/* Whether all of n indices name a row: looked at before any is read by, in a loop of its own, which takes several at a time. */
+TI_INLINE int FN(are_rows)(const char *index, const int64_t index_bytes, int64_t n, int64_t rows) {
+  int64_t wrong = 0;
+  if (index_bytes == 8) {
+    for (int64_t j = 0; j < n; j++) {
+      const int64_t k = ((const int64_t *)index)[j];
+      wrong |= k | (int64_t)((uint64_t)rows - 1 - (uint64_t)k);
+    }
+  } else {
+    for (int64_t j = 0; j < n; j++) {
+      const int64_t k = ((const int32_t *)index)[j];
+      wrong |= k | (int64_t)((uint64_t)rows - 1 - (uint64_t)k);
+    }
   }
-  return j;
+  return wrong >= 0;
 }
-#else
-static inline int64_t FN(gather_floats)(float *out, const float *table, const int64_t *index, int64_t count,
-                                        int64_t inner, int64_t pace, int64_t extent) {
-  const __m256i last = _mm256_set1_epi64x(extent - 1), by = _mm256_set1_epi64x(inner), zero = _mm256_setzero_si256();
-  __m256i place = _mm256_setr_epi64x(0, pace, 2 * pace, 3 * pace);
-  int64_t j = 0;
-  for (; j + 4 <= count; j += 4) {
-    const __m256i k = _mm256_loadu_si256((const __m256i *)(index + j));
-    const __m256i wrong = _mm256_or_si256(_mm256_cmpgt_epi64(zero, k), _mm256_cmpgt_epi64(k, last));
-    if (!_mm256_testz_si256(wrong, wrong)) return -1;
-    const __m256i at = _mm256_add_epi64(_mm256_mul_epu32(k, by), place);
-    _mm_storeu_ps(out + j, _mm256_i64gather_ps(table, at, 4));
-    place = _mm256_add_epi64(place, _mm256_set1_epi64x(4 * pace));
-  }
-  return j;
-}
-#endif
 
 TI_INLINE int FN(gather_sized)(
-    char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int64_t index_bytes) {
+    char *const *args, const int64_t *ints, int64_t begin, int64_t end, const int64_t bytes, const int64_t index_bytes) {
   const gather_block_ints *const p = (const gather_block_ints *)ints;
   const int64_t n = p->index_rows, inner = p->inner, extent = p->extent;
   const char *table = args[1] + begin / n * extent * inner * bytes;
-  int bad = 0;
   for (int64_t row = begin, place = begin % n; row < end;) {  /* no division for each row: many tables give one element */
     const int64_t run = inner == 1 ? ti_min(n - place, end - row) : 1, count = run * inner;
-    char *out = args[0] + row * inner * bytes;
-    int64_t j = 0;
-    if (bytes == 4 && index_bytes == 8 && count >= 8 && extent < INT32_MAX && inner < INT32_MAX) {
-      j = FN(gather_floats)((float *)out, (const float *)table, (const int64_t *)args[2] + row * inner, count, inner,
-                            inner != 1, extent);
-      if (j < 0) return TI_TRAP_INDEX;
+    char *const out = args[0] + row * inner * bytes;
+    const char *const index = args[2] + row * inner * index_bytes;
+    for (int64_t first = 0; first < count; first += TI_CHECKED_INDICES) {
+      const int64_t last = ti_min(count, first + TI_CHECKED_INDICES);
+      if (!FN(are_rows)(index + first * index_bytes, index_bytes, last - first, extent)) return TI_TRAP_INDEX;
+      if (inner == 1)
+        for (int64_t j = first; j < last; j++)
+          memcpy(out + j * bytes, table + FN(position)(index, index_bytes, j) * bytes, (size_t)bytes);
+      else
+        for (int64_t j = first; j < last; j++)
+          memcpy(out + j * bytes, table + (FN(position)(index, index_bytes, j) * inner + j) * bytes, (size_t)bytes);
     }
-    for (; j < count; j++) {
-      const int64_t k = FN(position)(args[2], index_bytes, row * inner + j);
-      const int wrong = (uint64_t)k >= (uint64_t)extent;
-      bad |= wrong;
-      const int64_t from = (wrong ? 0 : k) * inner + (inner == 1 ? 0 : j);
-      memcpy(out + j * bytes, table + from * bytes, (size_t)bytes);
-    }
-    if (bad) return TI_TRAP_INDEX;
     row += run, place += run;
     if (place == n) place = 0, table += extent * inner * bytes;
   }
@@ -103,26 +81,35 @@ TI_INLINE int64_t FN(join_long)(int how, int64_t x, int64_t y) {
   }
 }
 
-TI_INLINE int FN(scatter_sized)(
-    char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int how, int is_long) {
-  const scatter_block_ints *const p = (const scatter_block_ints *)ints;
-  const int64_t index_bytes = p->index_bytes, n = p->index_rows, inner = p->inner, extent = p->extent;
-  const int64_t source_rows = p->source_rows;
+TI_INLINE void FN(join_at)(char *to, const char *from, const int64_t bytes, const int how, const int is_long) {
+  if (how == TI_JOIN_PUT) memcpy(to, from, (size_t)bytes);
+  else if (is_long) *(int64_t *)to = FN(join_long)(how, *(int64_t *)to, *(const int64_t *)from);
+  else *(float *)to = FN(join_float)(how, *(float *)to, *(const float *)from);
+}
+
+TI_INLINE int FN(scatter_indexed)(char *const *args, const scatter_block_ints *p, int64_t begin, int64_t end, const int64_t bytes,
+                                  const int how, const int is_long, const int64_t index_bytes) {
+  const int64_t n = p->index_rows, inner = p->inner, extent = p->extent, source_rows = p->source_rows;
   const int64_t panels = (inner + TI_SCATTER_PANEL - 1) / TI_SCATTER_PANEL, constant = source_rows == 0;
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / panels, first = item % panels * TI_SCATTER_PANEL, columns = ti_min(TI_SCATTER_PANEL, inner - first);
     char *out = args[0] + (o * extent * inner + first) * bytes;
     const char *source = args[2] + (constant ? 0 : (o * source_rows * inner + first) * bytes);
-    for (int64_t i = 0; i < n; i++) {
-      for (int64_t j = 0; j < columns; j++) {
-        const int64_t k = FN(position)(args[1], index_bytes, (o * n + i) * inner + first + j);
-        if (__builtin_expect((uint64_t)k >= (uint64_t)extent, 0)) return TI_TRAP_INDEX;
-        char *to = out + (k * inner + j) * bytes;
-        const char *from = source + (constant ? 0 : (i * inner + j) * bytes);
-        if (how == TI_JOIN_PUT) memcpy(to, from, (size_t)bytes);
-        else if (is_long) *(int64_t *)to = FN(join_long)(how, *(int64_t *)to, *(const int64_t *)from);
-        else *(float *)to = FN(join_float)(how, *(float *)to, *(const float *)from);
+    const char *index = args[1] + (o * n * inner + first) * index_bytes;
+    if (inner == 1 && !constant) {
+      for (int64_t i = 0; i < n; i += TI_CHECKED_INDICES) {
+        const int64_t last = ti_min(n, i + TI_CHECKED_INDICES);
+        if (!FN(are_rows)(index + i * index_bytes, index_bytes, last - i, extent)) return TI_TRAP_INDEX;
+        for (int64_t j = i; j < last; j++)
+          FN(join_at)(out + FN(position)(index, index_bytes, j) * bytes, source + j * bytes, bytes, how, is_long);
       }
+      continue;
+    }
+    for (int64_t i = 0; i < n; i++, index += inner * index_bytes) {
+      if (!FN(are_rows)(index, index_bytes, columns, extent)) return TI_TRAP_INDEX;
+      for (int64_t j = 0; j < columns; j++)
+        FN(join_at)(out + (FN(position)(index, index_bytes, j) * inner + j) * bytes,
+                    source + (constant ? 0 : (i * inner + j) * bytes), bytes, how, is_long);
     }
   }
   return TI_OK;
@@ -130,8 +117,10 @@ TI_INLINE int FN(scatter_sized)(
 
 TI_KERNEL(scatter_block) {
   const scatter_block_ints *const p = (const scatter_block_ints *)ints;
-#define TI_JOINED(how) \
-  (p->element_bytes == 8 ? FN(scatter_sized)(args, ints, begin, end, 8, how, 1) : FN(scatter_sized)(args, ints, begin, end, 4, how, 0))
+#define TI_INDEXED(bytes, how, is_long) \
+  (p->index_bytes == 8 ? FN(scatter_indexed)(args, p, begin, end, bytes, how, is_long, 8) \
+                       : FN(scatter_indexed)(args, p, begin, end, bytes, how, is_long, 4))
+#define TI_JOINED(how) (p->element_bytes == 8 ? TI_INDEXED(8, how, 1) : TI_INDEXED(4, how, 0))
   switch (p->how) {
     case TI_JOIN_ADD: return TI_JOINED(TI_JOIN_ADD);
     case TI_JOIN_MULTIPLY: return TI_JOINED(TI_JOIN_MULTIPLY);
@@ -141,11 +130,12 @@ TI_KERNEL(scatter_block) {
   }
 #undef TI_JOINED
   switch (p->element_bytes) {
-    case 1: return FN(scatter_sized)(args, ints, begin, end, 1, TI_JOIN_PUT, 0);
-    case 2: return FN(scatter_sized)(args, ints, begin, end, 2, TI_JOIN_PUT, 0);
-    case 4: return FN(scatter_sized)(args, ints, begin, end, 4, TI_JOIN_PUT, 0);
-    default: return FN(scatter_sized)(args, ints, begin, end, 8, TI_JOIN_PUT, 0);
+    case 1: return TI_INDEXED(1, TI_JOIN_PUT, 0);
+    case 2: return TI_INDEXED(2, TI_JOIN_PUT, 0);
+    case 4: return TI_INDEXED(4, TI_JOIN_PUT, 0);
+    default: return TI_INDEXED(8, TI_JOIN_PUT, 0);
   }
+#undef TI_INDEXED
 }
 
 /* A mean divides by how many were added, at least one. */

@@ -438,26 +438,28 @@ TI_INLINE void FN(add_block)(const float *x, const float *g, int64_t count, int6
   for (int64_t i = 0; i < width; i++) sums[i] += s[i], products[i] += t[i];
 }
 
-/* Two passes over rows that stay in the cache, as `moments` makes them. */
+/* Mean, and squares around it, of each column of rows that stay in the cache: two passes, as `moments` makes them. */
+TI_INLINE void FN(column_moments)(const float *all, int64_t count, int64_t channels, float *mean, float *squares) {
+  for (int64_t c = 0; c < channels; c += 4 * VL) {
+    const int64_t width = ti_min(4 * VL, channels - c);
+    const float *const x = all + c;
+    float centre[4 * VL] = {0}, s[4 * VL], t[4 * VL];
+    FN(add_block)(x, NULL, count, channels, width, centre, s, t);
+    for (int64_t i = 0; i < width; i++) centre[i] = s[i] / (float)count;
+    FN(add_block)(x, NULL, count, channels, width, centre, s, t);
+    for (int64_t i = 0; i < width; i++) {
+      mean[c + i] = centre[i] + s[i] / (float)count;
+      const float around = t[i] - s[i] * s[i] / (float)count;
+      squares[c + i] = around < 0 ? 0.0f : around;
+    }
+  }
+}
 TI_KERNEL(batch_row_moments) {
   const batch_ints *const p = (const batch_ints *)ints;
-  const float *const all = (const float *)args[1];
   for (int64_t chunk = begin; chunk < end; chunk++) {
     const int64_t count = ti_min(p->rows, p->samples - chunk * p->rows);
-    float *const mean = (float *)args[0] + chunk * 2 * p->channels, *const squares = mean + p->channels;
-    for (int64_t c = 0; c < p->channels; c += 4 * VL) {
-      const int64_t width = ti_min(4 * VL, p->channels - c);
-      const float *const x = all + chunk * p->rows * p->channels + c;
-      float centre[4 * VL] = {0}, s[4 * VL], t[4 * VL];
-      FN(add_block)(x, NULL, count, p->channels, width, centre, s, t);
-      for (int64_t i = 0; i < width; i++) centre[i] = s[i] / (float)count;
-      FN(add_block)(x, NULL, count, p->channels, width, centre, s, t);
-      for (int64_t i = 0; i < width; i++) {
-        mean[c + i] = centre[i] + s[i] / (float)count;
-        const float around = t[i] - s[i] * s[i] / (float)count;
-        squares[c + i] = around < 0 ? 0.0f : around;
-      }
-    }
+    float *const mean = (float *)args[0] + chunk * 2 * p->channels;
+    FN(column_moments)((const float *)args[1] + chunk * p->rows * p->channels, count, p->channels, mean, mean + p->channels);
   }
   return TI_OK;
 }
@@ -613,3 +615,5 @@ TI_KERNEL(batch_norm_grad) {
   }
   return TI_OK;
 }
+
+#include "group_rows_body.h"

@@ -27,35 +27,84 @@ TI_KERNEL(weighted_columns) {
   return TI_OK;
 }
 
-/* Adds up to two weighted rows, the first of all to nothing. */
-TI_INLINE void FN(add_rows)(float *restrict out, const float *row, float by, const float *behind, float next, int64_t n, int is_first) {
-  if (behind && is_first) for (int64_t i = 0; i < n; i++) out[i] = by * row[i] + next * behind[i];
-  else if (behind) for (int64_t i = 0; i < n; i++) out[i] = out[i] + by * row[i] + next * behind[i];
-  else if (is_first && by == 1.f) memcpy(out, row, (size_t)n * sizeof(float));
-  else if (is_first) for (int64_t i = 0; i < n; i++) out[i] = by * row[i];
-  else for (int64_t i = 0; i < n; i++) out[i] += by * row[i];
+/* The lane of sixteen values that each word of `at` names. */
+TI_INLINE VF FN(lanes_of)(const float *p, const int32_t *at) {
+#ifdef TI_PORTABLE
+  VF picked;
+  for (int i = 0; i < VL; i++) picked[i] = p[at[i]];
+  return picked;
+#else
+  const __m256i lanes = _mm256_loadu_si256((const __m256i *)at);
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p), lanes), high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(p + 8), lanes);
+  return (VF)_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(lanes, 28)));
+#endif
+}
+TI_INLINE VF FN(weigh_group)(const float *in, const int32_t *bases, const int32_t *lanes, const float *by, int taps) {
+  VF sum = FN(lanes_of)(in + bases[0], lanes) * FN(load)(by);
+  for (int t = 1; t < taps; t++) sum = FN(fma)(FN(lanes_of)(in + bases[t], lanes + t * VL), FN(load)(by + t * VL), sum);
+  return sum;
+}
+TI_KERNEL(weighted_groups) {
+  const weighted_groups_ints *const p = (const weighted_groups_ints *)ints;
+  for (int64_t row = begin; row < end; row++) {
+    const float *in = (const float *)args[1] + row * p->inputs, *by = (const float *)args[5];
+    float *out = (float *)args[0] + row * p->outputs;
+    const int32_t *bases = (const int32_t *)args[3], *lanes = (const int32_t *)args[4];
+    for (const int32_t *group = (const int32_t *)args[2], *last = group + 2 * p->groups; group < last; group += 2) {
+      const int count = group[0], taps = group[1];
+      VF sum = {0};
+      switch (taps) {
+        case 0: break;
+        case 1: sum = FN(weigh_group)(in, bases, lanes, by, 1); break;
+        case 2: sum = FN(weigh_group)(in, bases, lanes, by, 2); break;
+        case 4: sum = FN(weigh_group)(in, bases, lanes, by, 4); break;
+        default: sum = FN(weigh_group)(in, bases, lanes, by, taps);
+      }
+      FN(store_most)(out, sum, count);
+      out += count, bases += taps, lanes += taps * VL, by += taps * VL;
+    }
+  }
+  return TI_OK;
+}
+
+/* nv vectors, the last of `last` lanes, of the sum of weighted rows. */
+TI_INLINE void FN(sum_rows)(const int nv, float *out, const float *in, int64_t inner, const int64_t *sources,
+                            const float *weights, int64_t taps, int64_t last) {
+  VF sum[8];
+#pragma GCC unroll 8
+  for (int v = 0; v < nv; v++) sum[v] = (VF){0};
+  for (int64_t t = 0; t < taps; t++) {
+    const float *row = in + sources[t] * inner;
+    const VF by = FN(set)(weights[t]);
+#pragma GCC unroll 8
+    for (int v = 0; v < nv; v++) sum[v] = FN(fma)(by, FN(load_most)(row + v * VL, v + 1 < nv ? VL : last), sum[v]);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < nv; v++) FN(store_most)(out + v * VL, sum[v], v + 1 < nv ? VL : last);
 }
 TI_KERNEL(weighted_taps) {
   const weighted_taps_ints *const shape = (const weighted_taps_ints *)ints;
   const int64_t m = shape->outputs, n = shape->inputs, inner = shape->inner;
-  const int64_t *starts = (const int64_t *)args[2], *sources = (const int64_t *)args[3];
-  const float *weights = (const float *)args[4];
+  const int64_t *starts = (const int64_t *)args[2];
   for (int64_t item = begin; item < end; item++) {
-    const int64_t o = item / m, j = item % m, first = starts[j], last = starts[j + 1];
-    const float *in = (const float *)args[1] + o * n * inner;
+    const int64_t o = item / m, j = item % m, first = starts[j], taps = starts[j + 1] - first;
+    const int64_t *sources = (const int64_t *)args[3] + first;
+    const float *in = (const float *)args[1] + o * n * inner, *weights = (const float *)args[4] + first;
     float *out = (float *)args[0] + item * inner;
     if (inner == 1) {
-      float sum = first < last ? weights[first] * in[sources[first]] : 0.f;
-      for (int64_t t = first + 1; t < last; t++) sum += weights[t] * in[sources[t]];
+      float sum = taps ? weights[0] * in[sources[0]] : 0.f;
+      for (int64_t t = 1; t < taps; t++) sum += weights[t] * in[sources[t]];
       *out = sum;
       continue;
     }
-    if (first == last) memset(out, 0, (size_t)inner * sizeof(float));
-    for (int64_t t = first; t < last; t += 2) {  /* two taps at a time: the output is passed over half as often */
-      const int is_pair = t + 1 < last;
-      FN(add_rows)(out, in + sources[t] * inner, weights[t], is_pair ? in + sources[t + 1] * inner : NULL,
-                   is_pair ? weights[t + 1] : 0.f, inner, t == first);
+    if (taps == 1 && weights[0] == 1.f) {
+      memcpy(out, in + sources[0] * inner, (size_t)inner * sizeof(float));
+      continue;
     }
+    int64_t i = 0;
+    for (; i + 8 * VL <= inner; i += 8 * VL) FN(sum_rows)(8, out + i, in + i, inner, sources, weights, taps, VL);
+    for (; i + 2 * VL <= inner; i += 2 * VL) FN(sum_rows)(2, out + i, in + i, inner, sources, weights, taps, VL);
+    for (; i < inner; i += VL) FN(sum_rows)(1, out + i, in + i, inner, sources, weights, taps, ti_min(VL, inner - i));
   }
   return TI_OK;
 }

@@ -8,6 +8,13 @@ cdef bint lies_row_major(tensor, dtype) except -1:
     return not (tensor.is_neg() or tensor._is_zerotensor())
 
 
+cdef bint lies_in(tensor, dtype, strides) except -1:
+    """Whether a tensor is of an element type, has these strides, and means what its memory holds."""
+    if tensor.dtype is not dtype or tensor.stride() != strides:
+        return False
+    return not (tensor.is_neg() or tensor._is_zerotensor())
+
+
 def are_row_major(tensors, dtypes):
     """Return whether tensors are of given element types and row-major, and mean what their memory holds.
 

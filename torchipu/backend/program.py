@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torchipu.backend.results import (
     Kind,
     Layout,
     Part,
+    Piece,
     Result,
     Shown,
     handed_back,
@@ -24,6 +25,7 @@ from torchipu.backend.results import (
     layout_of,
     memory_of,
     parts_of_results,
+    pieces_of_gradients,
 )
 from torchipu.backend.written import stored_over
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
@@ -39,6 +41,7 @@ from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role
 from torchipu.optable.assertion import is_assertion
 from torchipu.optable.collective import is_collective
+from torchipu.optable.dead_ops import drop_dead
 from torchipu.optable.generic import EFFECT_TOKEN
 from torchipu.options import Options
 from torchipu.report import profile_of
@@ -102,7 +105,18 @@ class Recipe:
         is_inference = self.leg is Leg.FORWARD and self.num_results is None
         parts = parts_of_results(module) if is_inference and not self.written else {}
         shown = [None if fake is None else Shown.of(fake) for fake in imported.result_values]
-        return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic), apart, parts)
+        given = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+        pieces = {
+            place: Piece(argument, Shown.of(given[argument]), lies)
+            for place, argument in self.pieces(module).items() if (lies := shown[place]) is not None
+        }
+        return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic), apart, parts, pieces)
+
+    def pieces(self, module: GraphModule) -> dict[int, int]:
+        """Return by number the results that only show elements of a gradient that is given, with its place."""
+        if self.leg is not Leg.BACKWARD:
+            return {}
+        return pieces_of_gradients(module, [given.role for given in self.given])
 
 
 def matters_at_border(op: Op) -> bool:
@@ -120,6 +134,11 @@ def _strides_to_make(layout: Layout, number: int, output: Tensor) -> dict[int, t
     if layout.strides is None or not is_plain or len(layout.strides) != len(output.shape):
         return {}
     return {number: layout.strides}
+
+
+def _without(graph: Graph, places: Collection[int]) -> Graph:
+    """Return a graph without some of its outputs."""
+    return replace(graph, outputs=tuple(tensor for place, tensor in enumerate(graph.outputs) if place not in places))
 
 
 def _saved_alone(imported: Imported, number: Mapping[Tensor, int], is_visible: Sequence[bool]) -> frozenset[int]:
@@ -141,17 +160,25 @@ class Program:
         kinds: What each result is.
         apart: Places of saved results that must share no memory with what the caller has.
         parts: By number the results that lie in the memory of another one.
+        pieces: By number the results that lie in the memory of an argument, where they may.
     """
 
     def __init__(
         self, imported: Imported, graph: Graph, recipe: Recipe, shown: Sequence[Shown | None], kinds: Sequence[Kind],
-        apart: frozenset[int], parts: Mapping[int, Part] | None = None,
+        apart: frozenset[int], parts: Mapping[int, Part] | None = None, pieces: Mapping[int, Piece] | None = None,
     ) -> None:
-        self.parts = parts or {}
+        self.parts, pieces = parts or {}, pieces or {}
         options, num_results = recipe.options, recipe.num_results
         # What the caller has stays as it was where an assertion ends the run.
         stays = recipe.is_frozen or any(map(is_assertion, walk_ops(graph.ops)))
         frozen = [tensor for tensor in graph.inputs if recipe.is_frozen and tensor.role is Role.WEIGHT]
+        computed = {
+            value for place, value in enumerate(imported.results) if isinstance(value, Tensor) and place not in pieces
+        }
+        shown_alone = {index for index, tensor in enumerate(imported.graph.outputs) if tensor not in computed}
+        if shown_alone:
+            imported = replace(imported, graph=_without(imported.graph, shown_alone))
+            graph = drop_dead(_without(graph, shown_alone))
         number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
         is_visible = [num_results is None or position < num_results for position in range(len(shown))]
         layouts = [layout_of(lies, is_view=kind is Kind.VIEW) for lies, kind in zip(shown, kinds, strict=True)]
@@ -184,6 +211,8 @@ class Program:
             away = position in apart
             if not isinstance(value, Tensor):
                 self.results.append(Result(constant=value))
+            elif position in pieces:
+                self.results.append(Result(piece=pieces[position]))
             elif value in number:
                 self.results.append(Result(output=number[value], visible=visible, apart=away, fake=layout))
             elif value in place:
@@ -191,6 +220,7 @@ class Program:
                 self.results.append(Result(argument=place[value], visible=owned, apart=away, fake=layout))
             else:
                 self.results.append(Result(constant=imported.constants[value].clone(), visible=visible))
+        self.pieces = [place for place, result in enumerate(self.results) if result.piece is not None]
         self.returned_as_made = None if self.parts else self._find_returned_as_made(graph)
         self.quick: Call | None = None
         """Does what most calls are, once one of them has made the plan; returns None where there is more to do."""
@@ -221,7 +251,7 @@ class Program:
         return frozenset([*numbers, *away])
 
     def _find_quick(self) -> Call | None:
-        """Return a call of the plan for row-major tensors, where a call takes that alone."""
+        """Return a call of the plan for tensors as they lie, where a call takes that alone."""
         self._was_quick_sought = True
         if self.has_effects or self.agreement is not None or self.awaited:
             return None
@@ -234,6 +264,8 @@ class Program:
     def run(self, arguments: list[Any]) -> list[Any]:
         """Run on a list of arguments, which is emptied."""
         if self.quick is not None and (found := self.quick(arguments)) is not None:
+            for place in self.pieces:
+                found[place] = self.results[place].pick(arguments, ())
             arguments.clear()
             return found
         values = list(arguments)

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from torchipu.capture.joint_graph import shares_memory
 from torchipu.host.border import as_type
 from torchipu.ir.sizes import Numbers, settled
+from torchipu.ir.types import Role
 
 
 class Kind(enum.Enum):
@@ -148,6 +149,29 @@ def layout_of(shown: Shown | None, *, is_view: bool = False) -> Layout | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A result that lies in the memory of an argument, as the gradient of an operand of ``cat`` does.
+
+    Attributes:
+        argument: Number of the argument.
+        base: How that lies where the offset is that of the result.
+        shown: How the result lies.
+    """
+
+    argument: int
+    base: Shown
+    shown: Shown
+
+    def of(self, arguments: Sequence[Any]) -> torch.Tensor:
+        """Return it as part of the argument, which is copied where it lies in another way than was expected."""
+        base: torch.Tensor = arguments[self.argument]
+        if not self.base.is_that_of(base):
+            base = torch.empty_strided(self.base.shape, self.base.strides, dtype=base.dtype).copy_(base)
+        offset = base.storage_offset() + self.shown.offset - self.base.offset
+        return base.as_strided(self.shown.shape, self.shown.strides, offset)
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """Where a result comes from: an output of the program, an argument, or neither.
 
@@ -155,6 +179,7 @@ class Result:
         constant: The value, for one that is no tensor of the program.
         output: Number of the program's output.
         argument: Number of the argument.
+        piece: How it lies in the memory of an argument, for one that is made of that.
         visible: Whether the caller may write into it, so that it must not share memory with anything else.
         apart: Whether it is saved for the backward and a copy in the model, so that whoever writes into an argument
             or a visible result must not reach it.
@@ -164,6 +189,7 @@ class Result:
     constant: object = None
     output: int | None = None
     argument: int | None = None
+    piece: Piece | None = None
     visible: bool = False
     apart: bool = False
     fake: Layout | None = None
@@ -172,6 +198,8 @@ class Result:
         """Return the value."""
         if self.output is not None:
             return outputs[self.output]
+        if self.piece is not None:
+            return self.piece.of(arguments)
         return arguments[self.argument] if self.argument is not None else self.constant
 
     def own(self, value: torch.Tensor, taken: set[int]) -> torch.Tensor:
@@ -230,6 +258,35 @@ def _base_of(member: Any) -> Any:
             break
         member = shown.args[0]
     return member
+
+
+def pieces_of_gradients(gm: GraphModule, roles: Sequence[Role]) -> dict[int, int]:
+    """Return by number the results that only show elements of a gradient that the backward is given, with its place.
+
+    Eager PyTorch hands back such views too. What is saved by the forward is not shown: the caller might write into it.
+
+    Args:
+        gm: ATen graph of a backward.
+        roles: Of its placeholders.
+    """
+    gradients = {
+        node: place for place, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")
+        if roles[place] is Role.GRADIENT
+    }
+    (returned,) = next(node for node in gm.graph.nodes if node.op == "output").args
+    found = {}
+    for place, member in enumerate(returned):
+        base = _base_of(member)
+        if base is member or base not in gradients:
+            continue
+        shown, given = (node.meta.get("val") for node in (member, base))
+        if _is_plain(shown) and _is_plain(given) and shown.dtype is given.dtype:
+            found[place] = gradients[base]
+    return found
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_complex()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from torchipu import artifacts
 from torchipu.backend.counts import COUNTS
 from torchipu.backend.program import Program, Recipe, matters_at_border
-from torchipu.backend.results import Shown, handed_back, kept_apart
+from torchipu.backend.results import Piece, Shown, handed_back, kept_apart
 from torchipu.capture.control import is_control
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.strides import READERS, WRITERS
@@ -101,6 +101,7 @@ class SymbolicGraph:
         ]
         self.kinds = handed_back(gm, is_dynamic=True)
         self.apart = kept_apart(gm, recipe.num_results)
+        self.pieces = recipe.pieces(gm)
         self.placed: list[Placed] = []
         self.checked: Checked | None = None
 
@@ -155,7 +156,12 @@ class SymbolicGraph:
             awaited=frozenset(map(settling.tensor, imported.awaited)),
         )
         shown = [None if one is None else one.settled(settling.numbers) for one in placed.shown]
-        return Program(plain, graph, self.recipe, shown, self.kinds, self.apart)
+        pieces = {}
+        for place, argument in self.pieces.items():
+            base, lies = self.expected[argument], shown[place]
+            if base is not None and lies is not None:
+                pieces[place] = Piece(argument, base.settled(settling.numbers), lies)
+        return Program(plain, graph, self.recipe, shown, self.kinds, self.apart, pieces=pieces)
 
     def _check_device(self, imported: Graph, graph: Graph, settling: Settling) -> None:
         """Compile the device program where somebody wants to know of it, or it might not fit.

@@ -437,13 +437,15 @@ class BoundPlan:
         )
 
     def call(
-        self, inputs: Sequence[tuple[int, torch.dtype, int]], results: Sequence[tuple[int | None, int | None]],
-        threads: int, lock: Any, memory: OutputMemory, is_prepared: Callable[[Sequence[Any]], bool] | None,
+        self, inputs: Sequence[tuple[int, torch.dtype, int, tuple[int, ...] | None]],
+        results: Sequence[tuple[int | None, int | None]], threads: int, lock: Any, memory: OutputMemory,
+        is_prepared: Callable[[Sequence[Any]], bool] | None,
     ) -> Call:
         """Return a call of a repeatable plan, for one micro-batch, that finds nothing anew that stays.
 
         Args:
-            inputs: Place among the arguments of a call, element type, and number of the buffer, of each that it reads.
+            inputs: Place among the arguments of a call, element type, number of the buffer, and strides where it is not
+                row-major, of each that it reads.
             results: What the call returns: by number an output, or an argument; None of both for None.
             threads: Host threads.
             lock: Held while what is bound is in use.

@@ -93,6 +93,7 @@ class GraphExecutor:
         self._lock = threading.Lock()
         self.output_memory = output_memory.SHARED.get()
         self.plans: dict[Key, BoundPlan] = {}
+        self.last_layout: Layout = None
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
         self.dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
@@ -131,6 +132,7 @@ class GraphExecutor:
     def _call(self, given: list[torch.Tensor], layout: Layout) -> list[torch.Tensor]:
         for place, value in self.fixed:
             given.insert(place, value)
+        self.last_layout = layout
         are_apart = bool(self.written) and self.apartness.holds(given)
         bound = self.plans.get((layout, are_apart)) or self._plan(layout, are_apart)
         with self._lock:  # the plan's buffers and its random words belong to one call at a time
@@ -139,16 +141,17 @@ class GraphExecutor:
     def repeated(
         self, places: Sequence[int], results: Sequence[tuple[int | None, int | None]],
     ) -> Call | None:
-        """Return a call that does as `as_they_lie` does with all found that stays, which most calls of a graph are.
+        """Return a call that does as the last one did with all found that stays, which most calls of a graph are.
 
         Args:
             places: Of each tensor that `as_they_lie` takes that among the arguments of a call.
             results: What the call returns: by number an output, or an argument; None of both for None.
 
         Returns:
-            The call; None where there is no plan for row-major tensors yet, or a run of it takes more than that.
+            The call, for tensors that lie as those of the last one; None where a run of it takes more than that.
         """
-        bound = self.plans.get((None, False))
+        layout = self.last_layout  # read once: other threads call too
+        bound = self.plans.get((layout, False))
         if bound is None or self.written or not bound.is_repeatable:
             return None
         constants = dict(self.fixed)
@@ -166,9 +169,10 @@ class GraphExecutor:
             stamp = stamp_of(values)
             return stamp is not None and stamp == bound.stamp
 
+        strides = layout or (None,) * len(numbers)
         inputs = [
-            (place, dtype, FIRST_EXTERNAL + number)
-            for place, dtype, number in zip(places, self.dtypes, numbers, strict=True)
+            (place, dtype, FIRST_EXTERNAL + number, lying)
+            for place, dtype, number, lying in zip(places, self.dtypes, numbers, strides, strict=True)
         ]
         return bound.call(
             inputs, results, self.threads, self._lock, self.output_memory, is_prepared if frozen else None,

@@ -8,6 +8,7 @@ from functools import partial
 from math import prod
 
 from torchipu._kernels.table import norm as kernels
+from torchipu._kernels.table.kernel import AnyKernel
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.reductions import chain_sets
 from torchipu.device.tilings import norm as tilings
@@ -185,10 +186,76 @@ def _group_sizes(op: Op) -> tuple[int, int, int, int]:
     return samples, channels // groups, positions, groups
 
 
+class _GroupRows:
+    """A group normalisation of values with their channels last, and how its rows are cut into chunks.
+
+    Args:
+        op: The normalisation, or its gradient.
+    """
+
+    def __init__(self, op: Op) -> None:
+        samples, depth, self.positions, groups = _group_sizes(op)
+        self.channels = depth * groups
+        self.rows = min(MOST_CHUNK_ROWS, max(LEAST_CHUNK_ROWS, ROW_CHUNK_ELEMENTS // max(1, self.channels)))
+        self.samples, self.groups = samples, samples * groups
+        present = (_has(op, "weight"), _has(op, "bias"))
+        self.ints = kernels.GroupRowsInts(depth, self.positions, groups, self.rows, *present)
+
+    def step(self, plan: HostPlanner, kernel: AnyKernel, outputs: list[HostTensor], operands: list[HostTensor]) -> None:
+        """Add a step whose items are chunks."""
+        chunks = ceil_div(self.positions, self.rows)
+        elements = min(self.rows, self.positions) * self.channels
+        plan.step(kernel, outputs, operands, ints=self.ints, items=self.samples * chunks,
+                  grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, elements)), samples=self.of_samples(*outputs, *operands))
+
+    def of_samples(self, *arguments: HostTensor) -> Samples:
+        """Return the samples of a step; what has a number for each channel alone is not divided."""
+        return Samples.of(self.samples, *(None if held.num_elements == self.channels else held for held in arguments))
+
+    def partials(self, plan: HostPlanner) -> HostTensor:
+        """Return room for two numbers for each channel of each chunk."""
+        return plan.scratch((self.samples, ceil_div(self.positions, self.rows), 2, self.channels))
+
+
+def _emit_group_norm_of_rows(op: Op, plan: HostPlanner, x: HostTensor, y: HostTensor) -> None:
+    rows, mean, rstd = _GroupRows(op), *(plan.output(result, DType.FLOAT) for result in op.outputs[1:])
+    partials = rows.partials(plan)
+    rows.step(plan, kernels.GROUP_ROW_MOMENTS, [partials], [x])
+    plan.step(kernels.GROUP_ROW_STATISTICS, [mean, rstd], [partials], ints=rows.ints, scalars=_eps(op),
+              items=rows.groups, samples=rows.of_samples(mean, rstd, partials))
+    factors = [_floats(plan, op.operand(name), x) for name in ("weight", "bias")]
+    rows.step(plan, kernels.GROUP_ROW_APPLY, [y], [x, mean, rstd, *factors])
+
+
+def _emit_group_norm_grad_of_rows(
+    op: Op, plan: HostPlanner, x: HostTensor, dx: HostTensor, dy: HostTensor, grads: Sequence[Tensor | None],
+) -> None:
+    rows, mean, rstd = _GroupRows(op), _data(op, plan, "mean"), _data(op, plan, "rstd")
+    weight, partials = _floats(plan, op.operand("weight"), x), rows.partials(plan)
+    rows.step(plan, kernels.GROUP_ROW_GRAD_SUMS, [partials], [dy, x, mean])
+    factors, gradients = plan.scratch((rows.groups, 2)), plan.scratch((rows.samples, 2, rows.channels))
+    plan.step(kernels.GROUP_ROW_GRAD_STATISTICS, [factors, gradients], [rstd, partials, weight], ints=rows.ints,
+              items=rows.groups, samples=rows.of_samples(factors, gradients, rstd, partials, weight))
+    rows.step(plan, kernels.GROUP_ROW_GRAD_APPLY, [dx], [dy, x, mean, rstd, factors, weight])
+    _add_over_samples(plan, gradients, grads)
+
+
+def _add_over_samples(plan: HostPlanner, partials: HostTensor, grads: Sequence[Tensor | None]) -> None:
+    """Add gradients of weight and bias up, of ``[samples, 2, channels]``, where somebody asks for them."""
+    samples, _, channels = partials.shape
+    if any(grad is not None for grad in grads):
+        plan.step(kernels.SUM_PARTIALS, [_result(plan, grad, (channels,)) for grad in grads], [partials],
+                  ints=kernels.SumPartialsInts(samples, channels), items=channels, grain=64,
+                  writes=[Blocks.of((channels,), (1,))] * 2)
+
+
 def _emit_group_norm(op: Op, plan: HostPlanner) -> None:
     samples, depth, positions, groups = _group_sizes(op)
-    x = _data(op, plan, "input")
-    outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
+    x, y, _ = _in_and_out(op, plan, op.outputs[0], op.outputs[0])
+    if len(x.shape) == 2 < len(op.needed("input").shape):
+        _emit_group_norm_of_rows(op, plan, x, y)
+        return
+    outputs = [y, *(plan.output(result, DType.FLOAT) for result in op.outputs[1:])]
     operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
     plan.step(kernels.GROUP_NORM, outputs, operands,
               ints=kernels.GroupNormInts(depth, positions, groups, _has(op, "weight"), _has(op, "bias")),
@@ -200,19 +267,20 @@ def _emit_group_norm(op: Op, plan: HostPlanner) -> None:
 
 def _emit_group_norm_grad(op: Op, plan: HostPlanner) -> None:
     samples, depth, positions, groups = _group_sizes(op)
-    dy, x = _data(op, plan, "grad_out"), _data(op, plan, "input")
+    grads = present_outputs(op, 3)
+    x, dx, alike = _in_and_out(op, plan, grads[0], op.outputs[0])
+    dy = alike(op.needed("grad_out"))
+    if len(x.shape) == 2 < len(op.needed("input").shape):
+        _emit_group_norm_grad_of_rows(op, plan, x, dx, dy, grads[1:])
+        return
     channels = depth * groups
-    dx, dweight, dbias = present_outputs(op, 3)
     partials = plan.scratch((samples, 2, channels))
     weight = op.operand("weight")
     operands = [dy, x, _data(op, plan, "mean"), _data(op, plan, "rstd"), _floats(plan, weight, x)]
-    plan.step(kernels.GROUP_NORM_GRAD, [_result(plan, dx, x.shape), partials], operands,
+    plan.step(kernels.GROUP_NORM_GRAD, [dx, partials], operands,
               ints=kernels.GroupNormInts(depth, positions, groups, weight is not None), items=samples * groups,
               grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)), writes=[Blocks.rows(samples * groups, x)])
-    if dweight is not None or dbias is not None:
-        plan.step(kernels.SUM_PARTIALS, [_result(plan, dweight, (channels,)), _result(plan, dbias, (channels,))],
-                  [partials], ints=kernels.SumPartialsInts(samples, channels), items=channels, grain=64,
-                  writes=[Blocks.of((channels,), (1,))] * 2)
+    _add_over_samples(plan, partials, grads[1:])
 
 
 class _Batch:

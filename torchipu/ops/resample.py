@@ -9,16 +9,20 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor, prod
 
 from torchipu._kernels.table.copy import PAD_ROWS, PadRowsInts
 from torchipu._kernels.table.resample import (
     FOLD_ROWS,
+    GROUP,
     WEIGHTED_COLUMNS,
+    WEIGHTED_GROUPS,
     WEIGHTED_TAPS,
+    WINDOW,
     FoldRowsInts,
     WeightedColumnsInts,
+    WeightedGroupsInts,
     WeightedTapsInts,
 )
 from torchipu.device.codelets import Work, busiest_elements
@@ -205,6 +209,15 @@ def _apply_one(plan: HostPlanner, out: HostTensor, held: HostTensor, taps: Taps,
 def _apply_to_columns(plan: HostPlanner, out: HostTensor, held: HostTensor, taps: Taps, inner: int) -> None:
     """Map the last dimension; with few elements behind it, these and it are the columns of a row."""
     rows = held.num_elements // max(1, taps.length * inner)
+    together = next((lines for lines in range(1, WINDOW + 1) if lines * taps.length >= WINDOW and rows % lines == 0), 0)
+    groups = _groups_of(_lines(taps, together)) if inner == 1 and together else None
+    if groups is not None:
+        taps, rows = _lines(taps, together), rows // together
+        tables = [plan.constant(words, DType.INT) for words in (groups.sizes, groups.bases, groups.lanes)]
+        ints = WeightedGroupsInts(len(taps.rows), taps.length, len(groups.sizes) // 2)
+        plan.step(WEIGHTED_GROUPS, [out], [held, *tables, plan.constant(groups.weights, DType.FLOAT)], ints=ints,
+                  items=rows, grain=row_grain(len(taps.rows) * max(1, taps.width)), writes=[Blocks.rows(rows, out)])
+        return
     places, sources, weights = list[int](), list[int](), list[float]()
     at = 0
     for width, run in itertools.groupby(taps.rows, key=len):
@@ -219,6 +232,50 @@ def _apply_to_columns(plan: HostPlanner, out: HostTensor, held: HostTensor, taps
         held, plan.constant(places, DType.LONG), plan.constant(sources, DType.INT), plan.constant(weights, DType.FLOAT),
     ], ints=WeightedColumnsInts(len(taps.rows) * inner, taps.length * inner, pieces),
         items=rows * pieces if at else 0, grain=row_grain(ceil_div(at * max(1, taps.width), max(1, pieces))))
+
+
+@dataclass(slots=True)
+class _Groups:
+    """Outputs in groups that take each tap from neighbouring values: the tables of ``weighted_groups``."""
+
+    sizes: list[int] = field(default_factory=list)
+    bases: list[int] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    def add(self, rows: Sequence[Row], inputs: int) -> bool:
+        """Add outputs of as many taps each; return False where a tap takes them from too far apart."""
+        self.sizes += [len(rows), len(rows[0])]
+        for taps in zip(*rows, strict=True):
+            base = min(min(source for source, _ in taps), inputs - WINDOW)
+            lanes = [source - base for source, _ in taps]
+            if max(lanes) >= WINDOW:
+                return False
+            spare = GROUP - len(taps)
+            self.bases.append(base)
+            self.lanes += [*lanes, *itertools.repeat(0, spare)]
+            self.weights += [*(weight for _, weight in taps), *itertools.repeat(0.0, spare)]
+        return True
+
+
+def _lines(taps: Taps, lines: int) -> Taps:
+    """Return the map of several lines, one behind the other, as one."""
+    rows = tuple(
+        tuple((line * taps.length + source, weight) for source, weight in row)
+        for line in range(lines) for row in taps.rows
+    )
+    return Taps(lines * taps.length, rows)
+
+
+def _groups_of(taps: Taps) -> _Groups | None:
+    """Return the outputs of a line in groups; None where some take what lies too far apart."""
+    groups = _Groups()
+    if taps.length < WINDOW:
+        return None
+    for _, run in itertools.groupby(taps.rows, key=len):
+        if not all(groups.add(rows, taps.length) for rows in _cut(list(run), GROUP)):
+            return None
+    return groups
 
 
 def _cut(rows: Sequence[Row], longest: int) -> list[Sequence[Row]]:

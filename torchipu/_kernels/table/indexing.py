@@ -6,6 +6,7 @@ from typing import NamedTuple
 from .kernel import Kernel, Nothing
 
 SCATTER_PANEL = 64
+CHECKED_INDICES = 512  # looked at before what they name is read: they stay in a first-level cache
 """Columns that an item of a scatter takes together, so that they share cache lines."""
 MASK_BLOCK = 4096
 """Elements of an item of the kernels of masks."""

@@ -137,6 +137,70 @@ GROUP_NORM_GRAD = Kernel(
 )
 
 
+class GroupRowsInts(NamedTuple):
+    """Integers of the kernels of group normalisation of x ``[samples][positions][groups][depth]``, in chunks of rows.
+
+    Attributes:
+        depth: Channels of a group.
+        positions: Of a channel.
+        groups: Of a sample.
+        rows: Positions of a chunk; the last one of a sample may have fewer.
+        has_weight: Whether there is a weight.
+        has_bias: Whether there is a bias; the gradient does not ask.
+    """
+
+    depth: int
+    positions: int
+    groups: int
+    rows: int
+    has_weight: bool = False
+    has_bias: bool = False
+
+
+GROUP_ROW_MOMENTS = Kernel(
+    "group_row_moments", {"partials": "[samples][chunks][2][channels], mean and squares around it", "x": ""},
+    GroupRowsInts, Nothing, items="samples * chunks",
+)
+GROUP_ROW_STATISTICS = Kernel(
+    "group_row_statistics",
+    {"mean": "[samples][groups]", "rstd": "[samples][groups]", "partials": "of group_row_moments"},
+    GroupRowsInts, NormScalars, items="samples * groups",
+)
+GROUP_ROW_APPLY = Kernel(
+    "group_row_apply",
+    {
+        "y": "as x", "x": "", "mean": "[samples][groups]", "rstd": "[samples][groups]", "weight": "[channels]",
+        "bias": "[channels]",
+    },
+    GroupRowsInts, Nothing, items="samples * chunks",
+)
+GROUP_ROW_GRAD_SUMS = Kernel(
+    "group_row_grad_sums",
+    {
+        "partials": "[samples][chunks][2][channels], of products of dy with x around the mean, and of dy", "dy": "as x",
+        "x": "", "mean": "[samples][groups]",
+    },
+    GroupRowsInts, Nothing, items="samples * chunks",
+)
+GROUP_ROW_GRAD_STATISTICS = Kernel(
+    "group_row_grad_statistics",
+    {
+        "factors": "[samples][groups][2]: of x around the mean, and what is added",
+        "gradients": "[samples][2][channels], of weight and bias", "rstd": "[samples][groups]",
+        "partials": "of group_row_grad_sums", "weight": "[channels]",
+    },
+    GroupRowsInts, Nothing, items="samples * groups",
+)
+GROUP_ROW_GRAD_APPLY = Kernel(
+    "group_row_grad_apply",
+    {
+        "dx": "as x", "dy": "as x", "x": "", "mean": "[samples][groups]", "rstd": "[samples][groups]",
+        "factors": "of group_row_grad_statistics", "weight": "[channels]",
+    },
+    GroupRowsInts, Nothing, items="samples * chunks",
+)
+
+
 class BatchInts(NamedTuple):
     """Integers of the kernels of batch normalisation, of x ``[samples][channels][positions]``.
 

@@ -68,6 +68,40 @@ WEIGHTED_COLUMNS = Kernel(
 )
 
 
+class WeightedGroupsInts(NamedTuple):
+    """Integers of ``weighted_groups``.
+
+    Attributes:
+        outputs: Columns of the sums.
+        inputs: Columns of the values.
+        groups: Of which a row is put together.
+    """
+
+    outputs: int
+    inputs: int
+    groups: int
+
+
+GROUP = 8
+"""Most outputs of a group, and lanes of each tap."""
+WINDOW = 2 * GROUP
+"""Neighbouring values of which a tap takes any."""
+WEIGHTED_GROUPS = Kernel(
+    "weighted_groups",
+    {
+        "sums": "[rows, outputs], of what the taps of an output take, in their order; zero without taps",
+        "values": "[rows, inputs]",
+        "sizes": "[groups, 2] of int32: how many outputs a group has, at most 8, and how many taps each of them",
+        "bases": "[taps of all groups] of int32: the first of the 16 values that a tap of a group takes from",
+        "lanes": "[taps of all groups, 8] of int32: which of these each output takes",
+        "weights": "likewise, of each tap",
+    },
+    WeightedGroupsInts,
+    Nothing,
+    items="rows",
+)
+
+
 class FoldRowsInts(NamedTuple):
     """Integers of ``fold_rows``.
 
