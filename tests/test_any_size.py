@@ -288,6 +288,25 @@ def test_a_number_that_has_no_formula_is_captured_for_each_size():
     assert COUNTS.programs == before + 3
 
 
+@pytest.mark.parametrize("between", [
+    lambda x, w: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(w).conj()),  # saves complex numbers
+    lambda x, w: torch.view_as_real(torch.complex(x, w.expand_as(x)) * torch.fft.fft(x)).square(),
+    lambda x, w: (x.double() * w.double().exp()).float(),  # saves doubles, which the device holds as floats
+    lambda x, w: torch.fft.rfft(x).abs()[:, x.argsort(1)[0] % 4] * w[:1],  # saves places, held as int32
+])
+def test_what_is_saved_for_the_backward_is_taken_for_the_type_that_the_graph_says(between):
+    run = torch.compile(between, backend=ipu_backend)
+    for rows in (3, 5, 6):
+        given = [torch.randn(rows, 8), torch.randn(8)]
+        ours, exact = ([value.to(dtype).requires_grad_() for value in given] for dtype in (torch.float, torch.double))
+        found, expected = run(*ours), between(*exact)
+        torch.testing.assert_close(found.double(), expected.double(), **TOLERANCE)
+        gradients = (torch.autograd.grad(result.square().sum(), values)
+                     for result, values in ((found, ours), (expected, exact)))
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one.double(), other, **TOLERANCE)
+
+
 def test_an_empty_batch_is_one_more_size():
     model = nn.Linear(4, 2)
     run = torch.compile(model, backend=ipu_backend, dynamic=True)
