@@ -33,6 +33,7 @@ from torchipu.capture import (
     known_constants,
     least_squares,
     recurrent_layers,
+    shapes_of_quantisation,
     traced_methods,
     unbranched_distributions,
 )
@@ -219,5 +220,6 @@ def register() -> None:
     checkpoint.register()
     flex_attention.register()
     recurrent_layers.register()
+    shapes_of_quantisation.register()
     inner_gradients.register()
     dynamo_places.register()
