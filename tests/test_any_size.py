@@ -307,6 +307,20 @@ def test_what_is_saved_for_the_backward_is_taken_for_the_type_that_the_graph_say
             torch.testing.assert_close(one.double(), other, **TOLERANCE)
 
 
+def test_as_many_classes_as_a_size_fix_no_size():
+    def route(x, choice):  # experts with room for half of the tokens
+        room = x.shape[0] // 2
+        return functional.one_hot(choice % room, room).float() @ x[:room], functional.one_hot(choice, num_classes=9)
+
+    run = torch.compile(route, backend=ipu_backend, fullgraph=True)
+    before = COUNTS.graphs
+    for rows in (4, 6, 7, 8, 11):
+        x, choice = torch.randn(rows, 3), torch.randint(9, (2, 5))
+        found, expected = run(x, choice), route(x, choice)
+        torch.testing.assert_close(found, expected)
+    assert COUNTS.graphs == before + 2  # as given first, and of any size
+
+
 def test_an_empty_batch_is_one_more_size():
     model = nn.Linear(4, 2)
     run = torch.compile(model, backend=ipu_backend, dynamic=True)

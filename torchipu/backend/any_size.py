@@ -177,7 +177,7 @@ def specialise(gm: GraphModule, arguments: Sequence[Any]) -> GraphModule:
 
 
 def _stand_in(mode: torch._subclasses.FakeTensorMode, value: Any, known: Any) -> Any:
-    """Return a fake tensor for an argument; what a forward saved comes as the device holds it, the graph says as what."""
+    """Return a fake tensor for an argument: the graph knows the type of what a forward saved as the device holds it."""
     if not isinstance(value, torch.Tensor):
         return value
     fake = mode.from_tensor(value, static_shapes=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch.library import Library
 
-_LIBRARY = Library("aten", "IMPL")  # noqa: TOR901  # what it has registered goes with it
+_LIBRARY = Library("aten", "IMPL")  # what it has registered goes with it
 
 
 def _with_mask(self: Tensor, *parameters: Any) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,7 @@ def register() -> None:
     """Give torch the shapes, and gradients for any size, where it has none of its own."""
     for overload in _MASKED:
         overload.py_kernels.setdefault(DispatchKey.CompositeImplicitAutograd, _masked)
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # type: ignore[attr-defined]
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for name, kernel in KERNELS.items():
         if not any(has_kernel(f"aten::{name}", key) for key in ("Meta", "CompositeExplicitAutograd")):
             _LIBRARY.impl(name, kernel, "Meta")
