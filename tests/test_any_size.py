@@ -1,6 +1,7 @@
 """Graphs of any size by torch.compile: one capture and one set of graph passes, and the values of eager in float64."""
 
 import copy
+import gc
 import logging
 import math
 
@@ -11,8 +12,12 @@ from torch.nn import functional
 
 from torchipu.backend import COUNTS, any_size, ipu_backend, symbolic
 from torchipu.backend.any_size import specialise
+from torchipu.backend.symbolic import SymbolicGraph
 from torchipu.compiler import compile_graph
 from torchipu.errors import OutOfTileMemoryError
+from torchipu.host.bound_plan import BoundPlan
+from torchipu.host.planner import Planner
+from torchipu.ir.garbage import THRESHOLDS
 from torchipu.ir.text import format_graph
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -319,6 +324,29 @@ def test_as_many_classes_as_a_size_fix_no_size():
         found, expected = run(x, choice), route(x, choice)
         torch.testing.assert_close(found, expected)
     assert COUNTS.graphs == before + 2  # as given first, and of any size
+
+
+def test_the_collector_looks_seldom_while_a_new_size_is_planned(monkeypatch):
+    seen = {}
+
+    def watched(kind, name):
+        plain = getattr(kind, name)
+
+        def watch(*args, **kwargs):
+            seen[kind, name] = gc.get_threshold()
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(kind, name, watch)
+
+    run = torch.compile(lambda x: (x * 2).sum(0), backend=ipu_backend, dynamic=True)
+    run(torch.randn(3, 4))
+    for kind, name in ((SymbolicGraph, "program"), (Planner, "__init__"), (Planner, "plan"), (BoundPlan, "__init__")):
+        watched(kind, name)
+    before = gc.get_threshold()
+    run(torch.randn(5, 4))
+    assert len(seen) == 4
+    assert all(threshold >= THRESHOLDS for threshold in seen.values())
+    assert gc.get_threshold() == before
 
 
 def test_an_empty_batch_is_one_more_size():

@@ -22,6 +22,7 @@ from torchipu.backend.symbolic import SymbolicGraph
 from torchipu.capture.process_wide import capturing
 from torchipu.capture.symbols import NoFormula
 from torchipu.host.border import as_type
+from torchipu.ir.garbage import seldom_collected
 
 _RECOMPILES = torch._logging.getArtifactLogger("torch._dynamo.ipu", "recompiles")  # type: ignore[attr-defined]
 """Beside Dynamo's own reasons to compile again, under ``TORCH_LOGS=recompiles``."""
@@ -102,7 +103,7 @@ class AnySize:
 
     def _planned(self, key: tuple[object, ...], arguments: Sequence[Any]) -> Program:
         """Make the program for a set of sizes, unless another thread has done so meanwhile."""
-        with alone():
+        with alone(), seldom_collected():
             program = self._kept(key)
             if program is None:
                 if self.programs:
