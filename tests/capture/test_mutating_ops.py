@@ -161,6 +161,11 @@ def parts_of_one(x: Tensor) -> Any:
     return y, pairs + 1
 
 
+def parts_of_an_argument(x: Tensor) -> Any:
+    exchange(x[:, 1], x[:, 3])  # with other elements between and behind them
+    return x + 1
+
+
 def perhaps(x: Tensor) -> Any:
     y, z = x * 2, x * 3
     into(y, None, [x])
@@ -169,7 +174,7 @@ def perhaps(x: Tensor) -> Any:
     return y, z
 
 
-@pytest.mark.parametrize("function", [listed, parts_of_one, perhaps])
+@pytest.mark.parametrize("function", [listed, parts_of_one, parts_of_an_argument, perhaps])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_lists_parts_of_one_tensor_and_none_are_written(function: Callable[..., Any], dynamic: bool) -> None:
     test_what_is_written_is_seen_as_in_eager(function, dynamic)

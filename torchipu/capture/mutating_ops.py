@@ -95,8 +95,11 @@ def _are_apart(one: dict[str, Any], other: dict[str, Any], base: Tensor) -> bool
     numbers = pytree.tree_leaves((list(base.shape), list(base.stride()), one, other))
     if None in views or any(isinstance(number, torch.SymInt) for number in numbers):
         return False
+    if not base.numel():
+        return True
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(base.shape, base.stride(), strict=True))
     with no_dispatch(), _disable_current_modes():
-        seen = torch.zeros(base.numel(), dtype=torch.bool).as_strided(base.shape, base.stride())
+        seen = torch.zeros(extent, dtype=torch.bool).as_strided(base.shape, base.stride())
         first, second = (view[0](seen, *view[2]) for view in views if view is not None)
         first.fill_(True)
         return not bool(second.any())

@@ -53,8 +53,10 @@ def _masked(grad: Tensor, mask: Tensor) -> Tensor:
 
 def register() -> None:
     """Give torch the shapes, and gradients for any size, where it has none of its own."""
+    key = DispatchKey.CompositeImplicitAutograd
     for overload in _MASKED:
-        overload.py_kernels.setdefault(DispatchKey.CompositeImplicitAutograd, _masked)
+        if key not in overload.py_kernels:
+            overload.py_impl(key)(_masked)
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for name, kernel in KERNELS.items():
         if not any(has_kernel(f"aten::{name}", key) for key in ("Meta", "CompositeExplicitAutograd")):
