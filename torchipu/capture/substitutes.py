@@ -32,6 +32,7 @@ from torchipu.capture import (
     inner_gradients,
     known_constants,
     least_squares,
+    recorded_outputs,
     recurrent_layers,
     shapes_of_quantisation,
     traced_methods,
@@ -221,5 +222,6 @@ def register() -> None:
     flex_attention.register()
     recurrent_layers.register()
     shapes_of_quantisation.register()
+    recorded_outputs.register()
     inner_gradients.register()
     dynamo_places.register()
