@@ -1,7 +1,7 @@
 """Models of transformers that record what their layers give (``output_hidden_states=True``), from the first trace on.
 
 Their first call puts hooks on the layers, under a lock, and Dynamo knows neither: it would break the graph there, and
-in everything around it. The hooks stay, and do nothing unless outputs are asked for: they are put there while it traces.
+in all around it. The hooks stay, and do nothing unless outputs are asked for: they are put there while it traces.
 """
 
 from __future__ import annotations
