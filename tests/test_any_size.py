@@ -1,18 +1,24 @@
 """Graphs of any size by torch.compile: one capture and one set of graph passes, and the values of eager in float64."""
 
 import copy
+import gc
 import logging
 import math
 
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 
 from torchipu.backend import COUNTS, any_size, ipu_backend, symbolic
 from torchipu.backend.any_size import specialise
+from torchipu.backend.symbolic import SymbolicGraph
 from torchipu.compiler import compile_graph
 from torchipu.errors import OutOfTileMemoryError
+from torchipu.host.bound_plan import BoundPlan
+from torchipu.host.planner import Planner
+from torchipu.ir.garbage import THRESHOLDS
 from torchipu.ir.text import format_graph
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -288,6 +294,118 @@ def test_a_number_that_has_no_formula_is_captured_for_each_size():
     assert COUNTS.programs == before + 3
 
 
+@pytest.mark.parametrize("between", [
+    lambda x, w: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(w).conj()),  # saves complex numbers
+    lambda x, w: torch.view_as_real(torch.complex(x, w.expand_as(x)) * torch.fft.fft(x)).square(),
+    lambda x, w: (x.double() * w.double().exp()).float(),  # saves doubles, which the device holds as floats
+    lambda x, w: torch.fft.rfft(x).abs()[:, x.argsort(1)[0] % 4] * w[:1],  # saves places, held as int32
+])
+def test_what_is_saved_for_the_backward_is_taken_for_the_type_that_the_graph_says(between):
+    run = torch.compile(between, backend=ipu_backend)
+    for rows in (3, 5, 6):
+        given = [torch.randn(rows, 8), torch.randn(8)]
+        ours, exact = ([value.to(dtype).requires_grad_() for value in given] for dtype in (torch.float, torch.double))
+        found, expected = run(*ours), between(*exact)
+        torch.testing.assert_close(found.double(), expected.double(), **TOLERANCE)
+        gradients = (torch.autograd.grad(result.square().sum(), values)
+                     for result, values in ((found, ours), (expected, exact)))
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one.double(), other, **TOLERANCE)
+
+
+class Rotated(nn.Module):
+    """Positions by complex multiplication with a buffer, and a result that is complex."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("angles", torch.polar(torch.ones(6, 4), torch.arange(24.0).view(6, 4) / 7))
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, x):
+        turned = torch.view_as_complex(x.view(-1, 6, 4, 2)) * self.angles
+        return self.out(torch.view_as_real(turned).flatten(2)), turned.conj()
+
+
+@pytest.mark.skipif(not hasattr(ShapeEnv, "error_on_new_guards"), reason="torch does not say what it decides by a size")
+@pytest.mark.parametrize(("make", "given"), [
+    (Rotated, lambda rows: torch.randn(rows, 48)),
+    (
+        lambda: lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(x[:1]).conj(), n=14),
+        lambda rows: torch.randn(rows, 12),
+    ),
+    (lambda: lambda x: (x * (1 + 2j)).exp().abs(), lambda rows: torch.randn(rows, 3, dtype=torch.complex64)),
+    (lambda: lambda x: x.T @ x, lambda rows: torch.randn(rows, 3, dtype=torch.complex64)),
+    (lambda: lambda x: torch.complex(x, x + 1).sum(0), lambda rows: torch.randn(rows, 3)),
+])
+def test_complex_numbers_are_captured_once_for_all_sizes(make, given):
+    model = make()
+    run = torch.compile(model, backend=ipu_backend, fullgraph=True)
+    exact = copy.deepcopy(model).double() if isinstance(model, nn.Module) else model
+    for rows in (3, 5, 11, 13):
+        x = given(rows)
+        wide = x.to(torch.complex128 if x.is_complex() else torch.double)
+        if isinstance(model, nn.Module):
+            exact.angles = model.angles.to(torch.complex128)
+        passes = COUNTS.passes
+        for value in (x, wide):
+            value.requires_grad_()
+        found, expected = ([*results] if isinstance(results, tuple) else [results] for results in (run(x), exact(wide)))
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype is {torch.complex128: torch.complex64, torch.double: torch.float}[other.dtype]
+            torch.testing.assert_close(one.to(other.dtype), other, **TOLERANCE)
+        ours, theirs = (
+            torch.autograd.grad(sum(one.abs().square().sum() for one in results), value)[0]
+            for results, value in ((found, x), (expected, wide))
+        )
+        torch.testing.assert_close(ours.to(theirs.dtype), theirs, rtol=1e-3, atol=1e-3)
+    assert COUNTS.passes == passes
+
+
+def test_a_transform_over_a_size_is_captured_for_each_and_nobody_is_told(caplog):
+    run = torch.compile(lambda x: torch.fft.fft(x, dim=0).abs(), backend=ipu_backend)
+    for rows in (3, 5, 6):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(run(x).double(), torch.fft.fft(x.double(), dim=0).abs(), **TOLERANCE)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_as_many_classes_as_a_size_fix_no_size():
+    def route(x, choice):  # experts with room for half of the tokens
+        room = x.shape[0] // 2
+        return functional.one_hot(choice % room, room).float() @ x[:room], functional.one_hot(choice, num_classes=9)
+
+    run = torch.compile(route, backend=ipu_backend, fullgraph=True)
+    before = COUNTS.graphs
+    for rows in (4, 6, 7, 8, 11):
+        x, choice = torch.randn(rows, 3), torch.randint(9, (2, 5))
+        found, expected = run(x, choice), route(x, choice)
+        torch.testing.assert_close(found, expected)
+    assert COUNTS.graphs == before + 2  # as given first, and of any size
+
+
+def test_the_collector_looks_seldom_while_a_new_size_is_planned(monkeypatch):
+    seen = {}
+
+    def watched(kind, name):
+        plain = getattr(kind, name)
+
+        def watch(*args, **kwargs):
+            seen[kind, name] = gc.get_threshold()
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(kind, name, watch)
+
+    run = torch.compile(lambda x: (x * 2).sum(0), backend=ipu_backend, dynamic=True)
+    run(torch.randn(3, 4))
+    for kind, name in ((SymbolicGraph, "program"), (Planner, "__init__"), (Planner, "plan"), (BoundPlan, "__init__")):
+        watched(kind, name)
+    before = gc.get_threshold()
+    run(torch.randn(5, 4))
+    assert len(seen) == 4
+    assert all(threshold >= THRESHOLDS for threshold in seen.values())
+    assert gc.get_threshold() == before
+
+
 def test_an_empty_batch_is_one_more_size():
     model = nn.Linear(4, 2)
     run = torch.compile(model, backend=ipu_backend, dynamic=True)
@@ -313,7 +431,7 @@ def test_why_each_size_is_captured_by_itself_is_told(monkeypatch, caplog):
     torch.compile(lambda x: torch.fft.fft(x).real, backend=ipu_backend, dynamic=True)(torch.ones(4, 6))
     (told,) = caplog.records
     assert "each set of sizes is captured by itself: NoFormula:" in told.getMessage()
-    assert "is complex" in told.getMessage()
+    assert "complex numbers" in told.getMessage()
     assert told.exc_info is None
 
     caplog.clear()

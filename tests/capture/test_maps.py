@@ -106,3 +106,27 @@ def test_fake_quantisation_rounds_clips_and_passes_gradients_inside_its_range() 
         torch.testing.assert_close(ours, eager)
         mine, theirs = (torch.autograd.grad(result.sum(), x)[0] for result in (ours, eager))
         assert torch.equal(mine, theirs)
+
+
+SCALES, ZEROS = torch.linspace(0.02, 0.3, 10), torch.arange(10, dtype=torch.int32) - 4
+
+
+@pytest.mark.parametrize(("quantise", "more"), [
+    (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 2, -20, 20), ()),
+    (lambda x: torch.fake_quantize_per_tensor_affine(x, SCALES[3], ZEROS[7], -20, 20), ()),
+    (lambda x: torch.fake_quantize_per_channel_affine(x, SCALES, ZEROS, 1, -20, 20), ()),
+    (lambda x, *learnt: torch._fake_quantize_learnable_per_tensor_affine(x, *learnt, -20, 20, 0.3), (1,)),
+    (lambda x, *learnt: torch._fake_quantize_learnable_per_channel_affine(x, *learnt, 1, -20, 20, 0.3), (10,)),
+])
+def test_fake_quantisation_breaks_no_graph_of_any_size(quantise: Any, more: tuple[int, ...]) -> None:
+    torch._dynamo.reset()
+    run = torch.compile(lambda *values: quantise(*values).square(), backend="ipu", fullgraph=True)
+    for rows in (4, 6, 9):
+        values = [torch.randn(rows, 10), *(value for size in more for value in (SCALES[:size], torch.ones(size)))]
+        ours, theirs = ([value.clone().requires_grad_() for value in values] for _ in range(2))
+        found, expected = run(*ours), quantise(*theirs).square()
+        torch.testing.assert_close(found, expected)
+        for one, other in zip(
+            torch.autograd.grad(found.sum(), ours), torch.autograd.grad(expected.sum(), theirs), strict=True,
+        ):
+            torch.testing.assert_close(one, other)

@@ -169,3 +169,22 @@ def test_launcher_offers_the_backend() -> None:
     code = "from accelerate.commands.launch import launch_command_parser as p; p().print_help()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "ipu" in done.stdout.partition("--dynamo_backend {")[2].partition("}")[0].split(",")
+
+
+@pytest.mark.parametrize("asks_before", [False, True])
+def test_what_layers_give_is_recorded_in_one_graph_from_the_first_call_on(asks_before: bool) -> None:
+    model = tiny.bert(2).eval()
+    exact = copy.deepcopy(model).double()
+    words = torch.tensor([row["input_ids"] for row in tiny.rows(3, 0)])
+    if asks_before:
+        copy.deepcopy(model)(words, output_hidden_states=True)
+        model(words, output_hidden_states=True)
+    torch._dynamo.reset()
+    run = torch.compile(model, backend="ipu", fullgraph=True)
+    for asked in (True, False, True):
+        with torch.no_grad():
+            found, expected = (one(words, output_hidden_states=asked) for one in (run, exact))
+        torch.testing.assert_close(found.logits.double(), expected.logits, rtol=1e-4, atol=1e-4)
+        assert (found.hidden_states is None) is (expected.hidden_states is None) is not asked
+        for one, other in zip(found.hidden_states or (), expected.hidden_states or (), strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)

@@ -21,6 +21,8 @@ from torchipu.backend.results import inputs_shown
 from torchipu.backend.symbolic import SymbolicGraph
 from torchipu.capture.process_wide import capturing
 from torchipu.capture.symbols import NoFormula
+from torchipu.host.border import as_type
+from torchipu.ir.garbage import seldom_collected
 
 _RECOMPILES = torch._logging.getArtifactLogger("torch._dynamo.ipu", "recompiles")  # type: ignore[attr-defined]
 """Beside Dynamo's own reasons to compile again, under ``TORCH_LOGS=recompiles``."""
@@ -101,7 +103,7 @@ class AnySize:
 
     def _planned(self, key: tuple[object, ...], arguments: Sequence[Any]) -> Program:
         """Make the program for a set of sizes, unless another thread has done so meanwhile."""
-        with alone():
+        with alone(), seldom_collected():
             program = self._kept(key)
             if program is None:
                 if self.programs:
@@ -159,9 +161,11 @@ def specialise(gm: GraphModule, arguments: Sequence[Any]) -> GraphModule:
         arguments: Values of its placeholders.
     """
     mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [
-        mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value for value in arguments
-    ]
+    with mode:
+        fakes = [
+            _stand_in(mode, value, node.meta.get("val"))
+            for value, node in zip(arguments, placeholders(gm), strict=True)
+        ]
 
     def interpret(*values: Any) -> Any:
         with torch.fx.traceback.preserve_node_meta():
@@ -171,3 +175,11 @@ def specialise(gm: GraphModule, arguments: Sequence[Any]) -> GraphModule:
         fixed: GraphModule = make_fx(interpret, tracing_mode="real")(*fakes)
     fixed.graph.eliminate_dead_code()
     return fixed
+
+
+def _stand_in(mode: torch._subclasses.FakeTensorMode, value: Any, known: Any) -> Any:
+    """Return a fake tensor for an argument: the graph knows the type of what a forward saved as the device holds it."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    fake = mode.from_tensor(value, static_shapes=True)
+    return as_type(fake, known.dtype) if isinstance(known, torch.Tensor) else fake

@@ -14,6 +14,7 @@ from torchipu import artifacts
 from torchipu.backend.counts import COUNTS
 from torchipu.backend.program import Program, Recipe, matters_at_border
 from torchipu.backend.results import Piece, Shown, handed_back, kept_apart
+from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.control import is_control
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.strides import READERS, WRITERS
@@ -87,19 +88,21 @@ class SymbolicGraph:
     """
 
     def __init__(self, gm: GraphModule, recipe: Recipe, offsets: frozenset[int]) -> None:
-        _refuse_what_is_captured_by_size(gm)
+        real = _of_real_numbers(gm)
+        _refuse_what_is_captured_by_size(real)
         self.recipe = recipe
         # Between our forward and backward lies what was saved as the forward made it, and not as torch would have.
         self.saved = frozenset(place for place, what in enumerate(recipe.given) if what.role is Role.ACTIVATION)
         self.offsets = offsets - self.saved
-        self.module = GraphModule(gm, copy.deepcopy(gm.graph))  # the import changes nodes
+        # The import changes nodes.
+        self.module = GraphModule(gm, copy.deepcopy(gm.graph)) if real is gm else real
         given = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         self.symbols = Symbols(given)
         values = [node.meta.get("val") for node in given]
         self.expected = [
             Shown.of(value, self.symbols.read) if isinstance(value, torch.Tensor) else None for value in values
         ]
-        self.kinds = handed_back(gm, is_dynamic=True)
+        self.kinds = handed_back(self.module, is_dynamic=True)
         self.apart = kept_apart(gm, recipe.num_results)
         self.pieces = recipe.pieces(gm)
         self.placed: list[Placed] = []
@@ -125,6 +128,10 @@ class SymbolicGraph:
         if expected is None or value is None:  # torch hands None for the token of effects
             return True
         lies = expected.settled(numbers)
+        if value.is_complex():
+            if value.is_conj():
+                return False
+            value = torch.view_as_real(value)
         if place in self.saved:
             return bool(value.shape == lies.shape)
         is_there = place not in self.offsets or lies.offset == value.storage_offset()
@@ -135,7 +142,7 @@ class SymbolicGraph:
         sizes = self.symbols.sizes
         sizes.set(given)
         with sizes.watched() as guards:
-            imported = self.recipe.imported(self.module, self.symbols)
+            imported = with_complex_results(self.recipe.imported(self.module, self.symbols), self.module)
             shown = [None if fake is None else Shown.of(fake, self.symbols.read) for fake in imported.result_values]
             graph = place_graph(imported.graph, self.recipe.options, self.recipe.target)
         COUNTS.passes += 1
@@ -180,12 +187,24 @@ class SymbolicGraph:
             self.checked = Checked(num_bytes, most / compiled.target.tile_memory_bytes)
 
 
+def _of_real_numbers(gm: GraphModule) -> GraphModule:
+    """Return a graph with pairs of floats for complex numbers; that one, if it has none.
+
+    Raises:
+        NoFormula: Something on the way depends on a size, as a Fourier transform on its length.
+    """
+    try:
+        return without_complex(gm)
+    except Exception as error:  # a capture with the sizes known succeeds, or tells what is wrong
+        raise NoFormula(f"complex numbers: {type(error).__name__}: {error}") from error
+
+
 def _refuse_what_is_captured_by_size(gm: GraphModule) -> None:
     """Raise NoFormula for what depends on sizes or strides in ways of its own."""
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         values = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(one, torch.Tensor) and one.is_complex() for one in values):
+        if any(isinstance(one, torch.Tensor) and one.is_complex() for one in values):  # torch before 2.10
             raise NoFormula(f"{node.name} is complex")
         is_read_by_strides = str(node.target) in READERS | WRITERS
         if is_control(node.target) or node.target is WRAPPER or is_read_by_strides or _is_module(gm, node):

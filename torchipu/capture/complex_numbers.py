@@ -6,10 +6,12 @@ are tensors of their own, and torch's `ComplexTensor` says what an operator does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from torch._guards import tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node, traceback
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -42,6 +45,7 @@ aten = torch.ops.aten
 RESULTS = "complex_results"
 """In the meta of a graph without complex numbers: fake values of the results that were complex, by position."""
 
+_LOG_OF_SIZES = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 _VIEWS = (aten.view.default, aten._unsafe_view.default)
 _MOST_TIMES = 8
 _REMEDY = "compute with real and imaginary parts as two real tensors, or leave this call outside of the compiled region"
@@ -55,10 +59,11 @@ def without_complex(module: GraphModule) -> GraphModule:
     Placeholders and results keep their order and their marks.
 
     Args:
-        module: Functional ATen graph of static sizes.
+        module: Functional ATen graph.
 
     Raises:
         UnsupportedOpError: An operator on complex numbers has no counterpart on pairs.
+        RuntimeError: The graph is one of any size, and what computes on parts decides something by a size.
     """
     if ComplexTensor is None:
         return module
@@ -81,7 +86,8 @@ def _values(node: Node) -> list[Any]:
 def _in_parts(module: GraphModule) -> GraphModule:
     """Return a graph in which operators on complex values are operators on their parts."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    sizes = _sizes_of(placeholders)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes)
     constants = {
         node.target: memory_of(attrgetter(str(node.target))(module))
         for node in module.graph.find_nodes(op="get_attr") if any(map(is_complex, _values(node)))
@@ -94,10 +100,37 @@ def _in_parts(module: GraphModule) -> GraphModule:
             return _Parts(module, constants).run(*values, enable_io_processing=False)
 
     # The mode is this graph's own: torch 2.10 refuses one beside that of whoever is tracing.
-    with torch.no_grad(), tracing(None), mode:
+    with torch.no_grad(), tracing(None), _undecided(sizes), mode:
         made: GraphModule = make_fx(run, _NO_NEGATIVE_VIEWS, tracing_mode="real")(*given)
     _keep_marks(module, made)
     return made
+
+
+def _sizes_of(placeholders: Sequence[Node]) -> ShapeEnv | None:
+    """Return what torch knows of the sizes of a graph of any size."""
+    for node in placeholders:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, Tensor) else [value]:
+            if isinstance(size, (torch.SymInt, torch.SymFloat)):
+                return cast(ShapeEnv, size.node.shape_env)
+    return None
+
+
+@contextmanager
+def _undecided(sizes: ShapeEnv | None) -> Iterator[None]:
+    """Raise RuntimeError where something is decided by a size: nobody would ask it of the next one."""
+    if sizes is None:
+        yield
+        return
+    refuse = getattr(sizes, "error_on_new_guards", None)
+    if refuse is None:
+        raise RuntimeError("this release of torch does not say what it decides by a size")
+    was_silent, _LOG_OF_SIZES.disabled = _LOG_OF_SIZES.disabled, True  # each size is captured by itself then
+    try:
+        with refuse():
+            yield
+    finally:
+        _LOG_OF_SIZES.disabled = was_silent
 
 
 def with_complex_results(imported: Imported, module: GraphModule) -> Imported:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.tensor import TensorVariable
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -132,10 +132,19 @@ def _equal(handled: Any, tx: Any, *args: VariableTracker, **kwargs: VariableTrac
     return answered(tx, handled.value.__name__, args, kwargs)
 
 
+def _one_hot_of_size(tensor: Tensor, num_classes: int) -> Tensor:
+    """`F.one_hot` of as many classes as a size says: torch's operator takes a plain number, and fixes the size."""
+    return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).to(torch.int64)
+
+
 def _one_hot(handled: Any, tx: Any, *args: VariableTracker, **kwargs: VariableTracker) -> VariableTracker | None:
-    """Count the classes of a constant where nobody says how many there are."""
+    """Count the classes of a constant where nobody says how many there are; compare where they are a size."""
     given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
     classes = given.get("num_classes")
+    if isinstance(classes, SymNodeVariable) and getattr(given.get("tensor"), "dtype", None) is torch.int64:
+        compare = VariableTracker.build(tx, _one_hot_of_size)
+        found: VariableTracker = tx.inline_user_function_return(compare, [given["tensor"], classes], {})
+        return found
     values = _on_host(given["tensor"]) if "tensor" in given else None
     if not isinstance(values, Tensor) or not values.numel() or not (classes is None or classes.is_constant_match(-1)):
         return None

@@ -6,12 +6,18 @@ returns them as they are afterwards beside the results.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.fx_source import source_of
 from torchipu.errors import UnsupportedOpError
@@ -26,46 +32,93 @@ def unwrap_mutation(module: GraphModule, node: Node) -> None:
     """Turn a wrapped call of an operator that writes into a call of one that does not.
 
     Raises:
-        UnsupportedOpError: It writes into a list of tensors, into none that was given, or twice into one.
+        UnsupportedOpError: It writes twice into one place, as far as is known.
     """
     overload: Any = node.args[0]
     bases: Sequence[Node] = node.kwargs["_all_bases"]  # type: ignore[assignment]
-    written = functional_calls.written_by(overload)
-    places = {name: node.kwargs.get(f"_{name}_base_index") for name in written}
-    if None in places.values() or len(set(places.values())) < len(places):
-        raise UnsupportedOpError(
-            f"{overload}: it writes into a list of tensors, or into one tensor by two arguments",
-            op=node.format_node(), source=source_of(node),
-            remedy="give it one tensor for each argument that it writes into, and no two of the same memory",
-        )
+    written = {name: _keys(node, name) for name in functional_calls.written_by(overload)}
+    keys = [key for argument in written.values() for key in (argument if isinstance(argument, list) else [argument])]
+    keys = [key for key in keys if key is not None]
+    places: dict[str, int] = {key: node.kwargs[f"_{key}_base_index"] for key in keys}  # type: ignore[misc]
+    _refuse_overlaps(node, places, bases)
     results = [node for node in node.users if node.target is operator.getitem]
+    count = len(overload._schema.returns)
+    after: dict[int, Node] = {}
     with module.graph.inserting_before(node):
-        parts = {name: _part(module, node, name, bases[places[name]]) for name in written}  # type: ignore[index]
-        made = _call(module, node, overload, parts)
-        count = len(overload._schema.returns)
-        after = {
-            places[name]: _put_back(module, node, name, bases[places[name]], made[count + number])  # type: ignore[index]
-            for number, name in enumerate(written)
-        }
+        parts = {key: _part(module, node, key, bases[place]) for key, place in places.items()}
+        made = _call(module, node, overload, {name: _given(key, parts) for name, key in written.items()})
+        for (key, place), value in zip(places.items(), made[count:], strict=True):
+            after[place] = _put_back(module, node, key, after.get(place, bases[place]), value)
     for result in results:
-        place: Any = result.args[1]
-        behind = place - max(1, count)  # of an operator without results the first one is None
-        found = made[place] if behind < 0 else after.get(behind, bases[behind])
+        number: Any = result.args[1]
+        behind = number - max(1, count)  # of an operator without results the first one is None
+        found = made[number] if behind < 0 else after.get(behind, bases[behind])
         result.replace_all_uses_with(found)
         module.graph.erase_node(result)
     module.graph.erase_node(node)
 
 
-def _call(module: GraphModule, node: Node, overload: Any, parts: dict[str, Node]) -> list[Node]:
-    """Append the call; return each of its results."""
+def _keys(node: Node, name: str) -> Any:
+    """Return by what the wrapper speaks of an argument: a name, names of a list's tensors, None for what is None."""
+    length = node.kwargs.get(f"_{name}_length")
+    if length is not None:
+        return [_keys(node, f"{name}_{place}") for place in range(length)]  # type: ignore[arg-type]
+    return name if node.kwargs.get(f"_{name}_base_index") is not None else None
+
+
+def _given(key: Any, parts: dict[str, Node]) -> Any:
+    """Return the tensor, the list of tensors or None that an argument is."""
+    if isinstance(key, list):
+        return [_given(one, parts) for one in key]
+    return None if key is None else parts[key]
+
+
+def _refuse_overlaps(node: Node, places: dict[str, int], bases: Sequence[Node]) -> None:
+    """Raise UnsupportedOpError where two of the tensors that are written may share an element."""
+    for (one, place), (other, behind) in itertools.combinations(places.items(), 2):
+        if place == behind and not _are_apart(_about(node, one), _about(node, other), bases[place].meta["val"]):
+            raise UnsupportedOpError(
+                f"{node.args[0]}: it writes into one tensor by two arguments, {one} and {other}, and they may overlap",
+                op=node.format_node(), source=source_of(node),
+                remedy="give it tensors, or parts of one, of which no two share an element",
+            )
+
+
+def _are_apart(one: dict[str, Any], other: dict[str, Any], base: Tensor) -> bool:
+    """Whether two parts of a tensor are known to share no element, in a graph of any size for all sizes."""
+    if "_slice_dim" in one and one["_slice_dim"] == other.get("_slice_dim"):
+        return any(
+            statically_known_true(first["_slice_end"] <= second["_slice_start"])
+            for first, second in ((one, other), (other, one))
+        )
+    views = [_view_of(one), _view_of(other)]
+    numbers = pytree.tree_leaves((list(base.shape), list(base.stride()), one, other))
+    if None in views or any(isinstance(number, torch.SymInt) for number in numbers):
+        return False
+    if not base.numel():
+        return True
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(base.shape, base.stride(), strict=True))
+    with no_dispatch(), _disable_current_modes():
+        seen = torch.zeros(extent, dtype=torch.bool).as_strided(base.shape, base.stride())
+        first, second = (view[0](seen, *view[2]) for view in views if view is not None)
+        first.fill_(True)
+        return not bool(second.any())
+
+
+def _call(module: GraphModule, node: Node, overload: Any, parts: dict[str, Any]) -> list[Node]:
+    """Append the call; return each of its results, and behind them each tensor that was written."""
     given = {name: value for name, value in node.kwargs.items() if not name.startswith("_")} | parts
     arguments = overload._schema.arguments
     args = [given[one.name] for one in arguments if not one.kwarg_only and one.name in given]
     kwargs = {one.name: given[one.name] for one in arguments if one.kwarg_only and one.name in given}
-    called = functional_calls.operator(functional_calls.target_of(overload))
-    call = module.graph.call_function(called, tuple(args), kwargs)
+    written = {name: [one for one in pytree.tree_leaves(part) if one is not None] for name, part in parts.items()}
     count = len(overload._schema.returns)
-    values = [*node.meta["val"][:count], *(part.meta["val"] for part in parts.values())]
+    leaves = [part.meta["val"] for tensors in written.values() for part in tensors]
+    values = [*node.meta["val"][:count], *leaves]
+    if not values:
+        return []
+    target = functional_calls.target_of(overload, [len(tensors) for tensors in written.values()])
+    call = module.graph.call_function(functional_calls.operator(target), tuple(args), kwargs)
     call.meta = {**node.meta, "val": tuple(values) if len(values) > 1 else values[0]}
     if len(values) == 1:
         return [call]
@@ -77,7 +130,7 @@ def _call(module: GraphModule, node: Node, overload: Any, parts: dict[str, Node]
 
 
 def _about(node: Node, name: str) -> dict[str, Any]:
-    """Return what the wrapper is told of an argument."""
+    """Return what the wrapper is told of a tensor that is written."""
     return {what: node.kwargs[f"_{name}{what}"] for what in _ABOUT if f"_{name}{what}" in node.kwargs}
 
 

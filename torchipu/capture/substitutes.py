@@ -32,7 +32,9 @@ from torchipu.capture import (
     inner_gradients,
     known_constants,
     least_squares,
+    recorded_outputs,
     recurrent_layers,
+    shapes_of_quantisation,
     traced_methods,
     unbranched_distributions,
 )
@@ -219,5 +221,7 @@ def register() -> None:
     checkpoint.register()
     flex_attention.register()
     recurrent_layers.register()
+    shapes_of_quantisation.register()
+    recorded_outputs.register()
     inner_gradients.register()
     dynamo_places.register()

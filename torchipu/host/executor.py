@@ -188,14 +188,13 @@ class GraphExecutor:
             self.plans.clear()
         strides = {t: s for t, s in zip(self.arguments, layout or (), strict=bool(layout)) if s is not None}
         observation = Observation(traps=self.traps, counts=self.counts)
-        planner = Planner(
-            self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
-            written=self.written if are_apart else {}, is_strict=self.is_strict,
-            output_strides=self.output_strides, saved=self.saved, plain=self.plain, is_alone=self.is_alone,
-        )
         with seldom_collected():
-            plan = planner.plan()
-        bound = BoundPlan(plan, self.graph, shares_arena=not self.traps, observation=observation)
+            planner = Planner(
+                self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
+                written=self.written if are_apart else {}, is_strict=self.is_strict,
+                output_strides=self.output_strides, saved=self.saved, plain=self.plain, is_alone=self.is_alone,
+            )
+            bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
         self.plans[layout, are_apart] = bound
         self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}
         return bound
