@@ -289,7 +289,7 @@ def test_images_with_their_channels_last_come_into_blocks_and_back(size: tuple[i
     assert torch.equal(plan.fetch(back), rows)
 
 
-@pytest.mark.parametrize("source, target, channels", [
+@pytest.mark.parametrize(("source", "target", "channels"), [
     (0, 0, 19), (0, 16, 16), (5, 0, 14), (3, 8, 13), (16, 7, 24), (15, 33, 2), (1, 2, 40), (0, 31, 41), (9, 9, 1),
 ])
 @pytest.mark.parametrize("threads", [1, 3])

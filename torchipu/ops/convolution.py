@@ -21,7 +21,7 @@ from torchipu.host.emit import conv, half_partial_conv, volume
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_fill
 from torchipu.host.emit.half_partials import Partials, partials_of
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.items import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import at_least

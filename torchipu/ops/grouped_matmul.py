@@ -16,7 +16,8 @@ from torchipu._kernels.table.grouped_matmul import (
 from torchipu.device.compute_sets import in_first
 from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.slices import Axis, Slicing, sliced
-from torchipu.host.emit.matmul import emit_product, matrix, right_operand, rows_apart
+from torchipu.host.emit.matmul import emit_product, matrix
+from torchipu.host.emit.packing import right_operand, rows_apart
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, operand_labels
 from torchipu.ir.types import DType

@@ -13,7 +13,7 @@ from torchipu._kernels.table.kernel import I, Kernel, Nothing
 from torchipu.device.codelets import busiest_elements
 from torchipu.device.matrix_unit import AVAILABLE_MEMORY
 from torchipu.device.tilings import windows
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.items import grain_for
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType

@@ -10,7 +10,7 @@ from math import prod
 
 from torchipu._kernels.table import window_rows as kernels
 from torchipu._kernels.table.kernel import Kernel, Nothing
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.items import grain_for
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType

@@ -15,7 +15,8 @@ from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.cost.exchange import exchange_cycles
 from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.recurrent import Step
-from torchipu.host.emit.matmul import PACK_BLOCK, grain_for, packed_panels
+from torchipu.host.emit.items import grain_for
+from torchipu.host.emit.packing import PACK_BLOCK, packed_panels
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks

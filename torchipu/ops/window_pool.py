@@ -12,7 +12,7 @@ from torchipu._kernels.table.pool import PlacingInts
 from torchipu.device.row_access import lower_update
 from torchipu.device.tilings import windows
 from torchipu.device.tilings.indexed import unpooled
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.items import grain_for
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.pool import BACKWARD, FORWARD, lowering, of_operand, of_result, once

@@ -18,7 +18,7 @@ from torchipu._kernels.table.blocked_layout import (
 )
 from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu.host.emit.copy import emit_copy
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.items import grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

@@ -16,7 +16,8 @@ from torchipu._kernels.table.conv import (
 from torchipu.host.emit import conv_product, pixel_product
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy
-from torchipu.host.emit.matmul import emit_product, grain_for
+from torchipu.host.emit.items import grain_for
+from torchipu.host.emit.matmul import emit_product
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner, more_items

@@ -20,7 +20,7 @@ from torchipu._kernels.table.conv_blocked import (
 )
 from torchipu._kernels.table.conv_product import ConvEnding, ConvProductScalars
 from torchipu.host.emit.conv_shape import Shape
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import HostPlanner

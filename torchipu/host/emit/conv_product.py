@@ -18,7 +18,8 @@ from torchipu._kernels.table.conv_product import (
 )
 from torchipu.host.emit import depthwise, phased
 from torchipu.host.emit.conv_shape import Shape
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.packing import packed_rows
 from torchipu.host.emit.pixel_product import Product, forward_product
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor

@@ -7,7 +7,7 @@ from torchipu._kernels.table.conv_weight_blocked import CONV_WEIGHT_BLOCKED, Con
 from torchipu.host.emit.conv_blocked import stays_within
 from torchipu.host.emit.conv_product import emit_reduce
 from torchipu.host.emit.conv_shape import Shape
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

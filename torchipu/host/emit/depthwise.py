@@ -15,7 +15,7 @@ from torchipu._kernels.table.depthwise import (
     DepthwiseInts,
     DepthwiseWeightInts,
 )
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.pixel_product import Product
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor

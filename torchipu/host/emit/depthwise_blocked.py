@@ -9,7 +9,7 @@ from torchipu._kernels.table.depthwise_blocked import DEPTHWISE_BLOCKED, Depthwi
 from torchipu.host.emit import conv_blocked
 from torchipu.host.emit.conv_blocked import Ending
 from torchipu.host.emit.conv_shape import Shape
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

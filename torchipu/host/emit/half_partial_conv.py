@@ -13,7 +13,7 @@ from math import prod
 
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.half_partials import Layout, Partials, Places, Tap, emit_layout
-from torchipu.host.emit.matmul import packed_panels
+from torchipu.host.emit.packing import packed_panels
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.volume import Sizes, Volume

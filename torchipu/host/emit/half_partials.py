@@ -12,7 +12,8 @@ from math import prod
 
 from torchipu._kernels.table.gemm import PANEL
 from torchipu._kernels.table.half_partials import HALF_BLOCK, HALF_PRODUCT, HalfProductInts, HalfProductScalars
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_panels, rows_apart
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.packing import packed_panels, rows_apart
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType

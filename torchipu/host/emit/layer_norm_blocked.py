@@ -7,7 +7,7 @@ from torchipu._kernels.table.layer_norm_blocked import (
     LayerNormBlockedInts,
     LayerNormBlockedScalars,
 )
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.items import grain_for
 from torchipu.optable.blocked import Sizes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

@@ -5,24 +5,34 @@ from __future__ import annotations
 from functools import partial
 
 from torchipu._kernels.table.conv_blocked import Activation
-from torchipu._kernels.table.gemm import FEW_SUMMANDS, PANEL, SUM_BLOCK, WIDE_ROWS
+from torchipu._kernels.table.gemm import PANEL, SUM_BLOCK
 from torchipu._kernels.table.matmul import (
     MATMUL,
     MATMUL_DOTS,
-    MATMUL_PACK,
-    MATMUL_PACK_ROWS,
     MATMUL_SMALL,
     SMALL_ELEMENTS,
     MatmulDotsInts,
     MatmulInts,
-    MatmulPackInts,
-    MatmulPackRowsInts,
     MatmulScalars,
     MatmulSmallInts,
     Packing,
     Storing,
 )
-from torchipu.host.emit.vectors import vector_lanes
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.packing import (
+    APART_IN_ONE_SET,
+    FEW_ROWS,
+    LARGE_BLOCK,
+    LEAST_INNER,
+    LEAST_PACKED_COLUMNS,
+    packed_rows,
+    pays_for_panels,
+    pays_to_pack_both,
+    right_operand,
+    rows_apart,
+    rows_packing,
+    suits_wide_tiles,
+)
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
@@ -30,37 +40,22 @@ from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner, Joined, Joining
 from torchipu.optable.samples import Samples
 
-LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
 LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
-LEAST_ITEMS = 8  # items that keep four threads busy
 LEAST_SUMMANDS_FROM_ZERO = 32
-PACK_BLOCK = 256  # summands that an item of a packing takes
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
 MOST_COLUMN_SUMMANDS = 8192  # dot products sum all in the lanes of a vector; longer sums go in blocks, and lose less
 MOST_HALF_ROWS = 8
 """Rows that dot products read halves for: each is converted once for four of them, in all as a float copy would be."""
-FEW_ROWS, LEAST_INNER = 28, 64
 MOST_SUMMANDS = 512  # in a block
 JOINED_BLOCK = (128, 16 * PANEL)
 """Rows and columns of an item of a joined product, which packs what it reads of both operands."""
 PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
-LEAST_PACKED_COLUMNS = 8 * PANEL  # of an item that packs its rows
-MOST_DENSE_ROWS = 12 * PANEL
-"""Dense rows so few that they are packed ahead where items pack row-major panels: tiles then fetch or pack these."""
-MOST_SUMMANDS_OF_BOTH, LEAST_COLUMNS_OF_BOTH = 128, 6 * PANEL
-"""Summands so few that an item packs all rows of a matrix of a batch, and columns that pay for that."""
-L2_BYTES = 2 << 20  # of a core of the machines that we measure on
-FEW_PANELS, MOST_SUMMANDS_ACROSS, MOST_SUMMANDS_ALONG = 8, 2048, 4096
-APART_IN_ONE_SET = 1024  # elements: 64 sets of a cache line each
-MOST_ROWS_IN_SETS = 128  # so few rows are read again before much else is
 BLOCK = (112, 4 * PANEL)
 """Rows and columns of an item of any other product."""
 BATCH_BLOCK = (224, 4 * PANEL)
 """The same where there are matrices enough for all threads: an item reads all of a matrix of attention, once."""
 WIDE_BLOCK = (112, 24 * PANEL)
 """Rows and columns of an item of wide tiles: whole ones, of 96 columns and of 48."""
-LARGE_BLOCK = (518, 8 * PANEL)
-"""Rows and columns of an item that packs its panels: rows enough to pay for that, 37 tiles of 14."""
 FLAT_BLOCK = (112, 32 * PANEL)
 """Rows and columns of an item that packs its rows: columns enough to pay for that."""
 READY_BLOCK = (56, 128 * PANEL)
@@ -73,25 +68,6 @@ TILE_ROWS = 14
 """Rows of a whole register tile: blocks of as many have none of fewer rows, but the last."""
 ALIKE = 4
 """Blocks of rows against such panels are a multiple of so many, where there are more: few threads get as many each."""
-FEW_READY_SUMMANDS = 256
-"""Summands so few that rows are read as they lie against ready panels: packing them costs more than it saves."""
-
-
-def grain_for(items: int, work: float, least_work: float) -> int:
-    """Return how many items a chunk takes so that it holds at least ``least_work`` of ``work`` in all."""
-    if items <= 1 or work <= 0:
-        return 1
-    return min(items, max(1, round(least_work * items / work)))
-
-
-def rows_apart(tensor: HostTensor) -> tuple[int, int] | None:
-    """Return the strides of the last two dimensions if one of them is 1, else None."""
-    column = tensor.strides[-1] if tensor.shape[-1] > 1 else 1
-    alone = max(1, tensor.shape[-1]) if column == 1 else 1  # a single row has no neighbours
-    row = tensor.strides[-2] if tensor.shape[-2] > 1 else alone
-    if column == 1 or row == 1:
-        return row, column
-    return None
 
 
 def matrix(plan: HostPlanner, tensor: Tensor) -> HostTensor:
@@ -170,8 +146,8 @@ def emit_product(
     assert right_strides is not None
     # A right operand of weights alone is packed ahead of the loop over micro-batches, if there is one.
     is_ready, is_batch = plan.is_hoisting, batch >= LEAST_ITEMS
-    packs_both = is_batch and not is_ready and _packs_both(left_strides, right_strides, rows, columns, inner)
-    packing = Packing.IN_ITEM if packs_both else _rows_packing(
+    packs_both = is_batch and not is_ready and pays_to_pack_both(left_strides, right_strides, rows, columns, inner)
+    packing = Packing.IN_ITEM if packs_both else rows_packing(
         left_strides, right_strides, rows, columns, inner, is_ready=is_ready, is_alone=batch == 1,
     )
     is_small = rows < FEW_ROWS or columns < 4 * PANEL or inner < LEAST_INNER
@@ -183,12 +159,12 @@ def emit_product(
     joins_summands = adds and joins and left_strides[0] == 1 and has_columns
     if joins_summands and inner == 1:
         left_strides = 1, rows  # where the column of the next run would lie
-    packs_panels = _packs_panels(right_strides, rows, columns, MOST_SUMMANDS if joins_summands else inner)
+    packs_panels = pays_for_panels(right_strides, rows, columns, MOST_SUMMANDS if joins_summands else inner)
     # Rows far apart are not kept from panel to panel: few of them at a time, then, and panels for all.
     is_flat = packing is Packing.IN_ITEM or (packing is Packing.AS_IT_LIES and left_strides[0] % APART_IN_ONE_SET == 0)
     is_large = packs_both or (packs_panels and has_columns and not (joins or is_flat or is_ready))
     packs_in_items = is_large or (joins_summands and packs_panels)
-    is_wide = right_strides[1] == 1 and not packs_in_items and _is_wide(rows, columns, inner)
+    is_wide = right_strides[1] == 1 and not packs_in_items and suits_wide_tiles(rows, columns, inner)
     block = (
         LARGE_BLOCK if is_large else READY_BLOCK if packing is Packing.IN_ITEM and is_ready
         else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide else BATCH_BLOCK if is_batch else BLOCK
@@ -221,7 +197,7 @@ def emit_product(
     if joins_summands:
         joining = partial(_join_summands, ints)
     elif not adds and joins and left_strides[1] == 1:
-        is_packed = _packs_panels(right_strides, rows, columns, inner)
+        is_packed = pays_for_panels(right_strides, rows, columns, inner)
         joining = partial(_join_rows, ints, 0 if is_packed else right_strides[1])
     plan.step(
         MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
@@ -411,160 +387,6 @@ def _emit_turned(
         scratch_bytes=row_block * column_block * 4,
         writes=[Blocks((Along(rows, row_block, rows, 1), Along(columns, column_block, columns, rows)))],
     )
-
-
-def right_operand(
-    plan: HostPlanner, right: HostTensor, rows: int, columns: int, inner: int,
-) -> tuple[HostTensor, tuple[int, int, int]]:
-    """Pack the right operand where that pays; return it with its strides (batch, panel, row)."""
-    strides = rows_apart(right)
-    assert strides is not None
-    right_batch = right.strides[0] if len(right.shape) == 3 else 0
-    if not _packs_panels(strides, rows, columns, inner):
-        return right, (right_batch, PANEL, strides[0])
-    packed = packed_panels(plan, right)
-    each, panel, row, _ = packed.strides
-    return packed, (each if packed.shape[0] > 1 else 0, panel, row)
-
-
-def _rows_packing(
-    left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int, *,
-    is_ready: bool, is_alone: bool,
-) -> Packing:
-    """Return where the rows of the left operand come from, whose packing every panel of the right one pays for.
-
-    Args:
-        left: Strides of the left operand.
-        right: Of the right one.
-        rows: Of the product.
-        columns: Of the product.
-        inner: Summands.
-        is_ready: Whether the right operand's panels are there already.
-        is_alone: Whether it is no product of a batch.
-    """
-    is_small = rows < FEW_ROWS or inner < LEAST_INNER or (columns < 2 * PANEL and not _fall_out(left, rows, columns))
-    is_wide = right[1] == 1 and _is_wide(rows, columns, inner)
-    if left[1] != 1 and not is_wide and _is_of_few_summands(rows, columns, inner):
-        return Packing.IN_ITEM
-    if is_small or is_wide or _reads_as_it_lies(right, rows, columns, inner):
-        return Packing.AS_IT_LIES
-    if is_alone and not is_ready and _meets_row_major_panels(left, right, rows, columns, inner):
-        return Packing.AHEAD
-    if not _packs_rows(left, rows, columns, inner, is_ready):
-        return Packing.AS_IT_LIES
-    # One of the two is packed ahead, and so written to memory and read again: the one with fewer elements.
-    return Packing.AHEAD if columns > rows and not is_ready else Packing.IN_ITEM
-
-
-def _is_of_few_summands(rows: int, columns: int, inner: int) -> bool:
-    """Whether what is written takes most of the time, as for a weight's gradient of few samples: operands are small."""
-    return inner < LEAST_INNER and rows >= FEW_ROWS and columns >= 4 * PANEL
-
-
-def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int, is_ready: bool) -> bool:
-    """Whether it pays to pack the left operand of a large product."""
-    if strides[1] != 1:  # its rows lie across: what a tile reads of each is less than a cache line or two
-        return rows > FEW_PANELS * PANEL or columns > FEW_PANELS * PANEL or inner > MOST_SUMMANDS_ACROSS
-    if columns <= FEW_PANELS * PANEL:
-        return 4 * inner * columns > 2 * L2_BYTES or _fall_out(strides, rows, columns)
-    is_long = inner > (FEW_READY_SUMMANDS if is_ready else MOST_SUMMANDS_ALONG)
-    return is_long or strides[0] % APART_IN_ONE_SET == 0
-
-
-def _fall_out(strides: tuple[int, int], rows: int, columns: int) -> bool:
-    """Whether a tile's rows fall out of the first cache before they are used up, and few columns pay for packing them.
-
-    Rows so far apart fall into one set, which holds fewer than the 14 of a tile of long vectors; six of a tile of short
-    ones stay. Measured, packing takes 0.8 to 0.95 of the time, but for a single whole panel, where rows wait the least.
-    """
-    is_one_panel = PANEL // 2 < columns <= PANEL
-    if vector_lanes() * 2 < PANEL:
-        return False
-    return strides[1] == 1 and strides[0] % APART_IN_ONE_SET == 0 and rows > MOST_ROWS_IN_SETS and not is_one_panel
-
-
-def _meets_row_major_panels(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
-    """Whether rows are packed ahead, so that tiles fetch the panel that comes next, or pack it while they multiply."""
-    is_few = rows <= MOST_DENSE_ROWS if left[1] == 1 else rows <= LARGE_BLOCK[0] and inner >= SUM_BLOCK
-    return is_few and right[1] == 1 and columns >= LEAST_PACKED_COLUMNS
-
-
-def _packs_both(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
-    """Whether items of a batch pack both operands, whose summands lie dense: each row then is one short run."""
-    is_large = rows >= FEW_ROWS and columns >= LEAST_COLUMNS_OF_BOTH and inner <= MOST_SUMMANDS_OF_BOTH
-    return is_large and left[1] == 1 and right[0] == 1 and right[1] > 1
-
-
-def _is_wide(rows: int, columns: int, inner: int) -> bool:
-    """Whether a product is one for wide tiles."""
-    return columns >= 3 * PANEL and (rows <= WIDE_ROWS or inner <= FEW_SUMMANDS)
-
-
-def _reads_as_it_lies(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
-    """Whether the right operand, as it lies, is small in the second cache, for rows too few to pay for panels."""
-    return strides[1] == 1 and rows <= FEW_PANELS * PANEL and 4 * inner * columns <= L2_BYTES // 8
-
-
-def _packs_panels(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
-    """Whether it pays to pack the right operand."""
-    row, column = strides
-    if _reads_as_it_lies(strides, rows, columns, inner) or (column == 1 and _is_wide(rows, columns, inner)):
-        return False
-    # Rows a multiple of 1 KiB apart fall into few cache sets; few rows of output read each panel only once or twice.
-    conflicts = row % 256 == 0 and inner >= 64
-    return column != 1 or not (rows <= FEW_ROWS or (rows <= 2 * FEW_ROWS and not conflicts) or columns <= PANEL)
-
-
-def packed_panels(plan: HostPlanner, right: HostTensor) -> HostTensor:
-    """Emit the packing of right operands and return their panels.
-
-    Args:
-        plan: Receives the step.
-        right: `[K, N]` or `[B, K, N]`, one of the last two strides 1.
-
-    Returns:
-        `[B, ceil(N / 32), K, 32]`, zero beyond column N; B is 1 where all of a batch share one operand.
-    """
-    inner, columns = right.shape[-2:]
-    strides = rows_apart(right)
-    assert strides is not None
-    row, column = strides
-    right_batch = right.strides[0] if len(right.shape) == 3 else 0
-    batch = right.shape[0] if right_batch else 1
-    panels = -(-columns // PANEL)
-    packed = plan.scratch((batch, panels, inner, PANEL))
-    items = batch * panels * -(-inner // PACK_BLOCK)
-    plan.step(
-        MATMUL_PACK,
-        [packed],
-        [right],
-        ints=MatmulPackInts(
-            inner=inner, columns=columns, batch_stride=right_batch, row_stride=row, column_stride=column,
-            block=PACK_BLOCK,
-        ),
-        items=items,
-        grain=grain_for(items, batch * panels * inner * PANEL, 32768),
-    )
-    return packed
-
-
-def packed_rows(
-    plan: HostPlanner, left: HostTensor, strides: tuple[int, int, int], batch: int, rows: int, inner: int,
-    row_block: int,
-) -> HostTensor:
-    """Emit the packing of left operands `[batch, rows, inner]` for items of ``row_block`` rows."""
-    packed = plan.scratch((batch, rows, inner))
-    items = batch * -(-rows // row_block) * -(-inner // PACK_BLOCK)
-    plan.step(
-        MATMUL_PACK_ROWS, [packed], [left], items=items,
-        ints=MatmulPackRowsInts(
-            rows=rows, inner=inner, batch_stride=strides[0], row_stride=strides[1], column_stride=strides[2],
-            row_block=row_block, block=PACK_BLOCK,
-        ),
-        grain=grain_for(items, batch * rows * inner, 32768),
-        samples=Samples.of(batch, packed, left) if batch > 1 else Samples.of(rows, packed, left, each=row_block),
-    )
-    return packed
 
 
 def _storing(inner: int) -> Storing:

@@ -7,7 +7,7 @@ from torchipu._kernels.table.pointwise_depthwise import POINTWISE_DEPTHWISE, Poi
 from torchipu.host.emit import conv_blocked, depthwise_blocked
 from torchipu.host.emit.conv_blocked import SUMMANDS, Ending
 from torchipu.host.emit.conv_shape import Shape
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

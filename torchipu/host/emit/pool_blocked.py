@@ -16,7 +16,7 @@ from torchipu._kernels.table.pool_blocked import (
     Pooling,
 )
 from torchipu.host.emit.conv_blocked import Ending
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.items import grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

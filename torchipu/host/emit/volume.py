@@ -7,7 +7,7 @@ from math import prod
 from torchipu._kernels.table import volume as kernels
 from torchipu._kernels.table.volume import VOLUME_SUMMANDS, VolumeBiasInts, VolumeInts
 from torchipu.host.emit import volume_blocked
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.items import grain_for
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

@@ -8,7 +8,7 @@ from torchipu._kernels.table.conv_blocked import BlockedWindow
 from torchipu._kernels.table.winograd import PACK_WINOGRAD, POINTS, WINOGRAD, PackWinogradInts, WinogradInts
 from torchipu.host.emit.conv_blocked import SUMMANDS, Ending
 from torchipu.host.emit.conv_shape import Shape
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

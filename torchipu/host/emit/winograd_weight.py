@@ -7,7 +7,7 @@ from torchipu._kernels.table.winograd import POINTS
 from torchipu._kernels.table.winograd_weight import WINOGRAD_WEIGHT, WinogradWeightInts
 from torchipu.host.emit.conv_product import emit_reduce
 from torchipu.host.emit.conv_shape import Shape
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.host.emit.winograd import MAC_NS, TRANSFORM_NS
 from torchipu.optable.host_tensor import HostTensor

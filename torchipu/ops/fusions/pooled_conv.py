@@ -11,7 +11,7 @@ from torchipu._kernels.table.pool import PoolInts
 from torchipu._kernels.table.round_blocks import HalfOverflow
 from torchipu.host.emit.conv import LEAST_ITEMS, turned
 from torchipu.host.emit.conv_shape import Shape
-from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.items import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.convolution import present_results, problem_of
