@@ -26,6 +26,7 @@ from torchipu.host.late_look_ups import with_late_look_ups
 from torchipu.host.layouts import Layouts
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
+from torchipu.host.orders import Orders
 from torchipu.host.phases import in_phases, widen_lifetimes
 from torchipu.host.plan import HostPlan
 from torchipu.host.random_streams import RandomStreams
@@ -46,17 +47,11 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, is_widening
 from torchipu.optable.emission import Stored, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
-from torchipu.optable.host_tensor import HostTensor, Rounding, contiguous_strides, order_of
+from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import Joining, Mark
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
 from torchipu.optable.transfer import is_transfer
-
-
-def _strides_in(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a value without gaps that lies in an order of its dimensions."""
-    strides = dict(zip(order, contiguous_strides([shape[dim] for dim in order]), strict=True))
-    return tuple(strides[dim] for dim in range(len(shape)))
 
 
 class Planner:
@@ -86,11 +81,8 @@ class Planner:
         runs: Micro-batches and replicas of an update.
         banked: States of which each replica has its own.
         may_view_outputs: Whether an output may be shown where an input or another output lies.
-        saved: Outputs that may lie in any order.
         plain: Outputs that are row-major, though they show what is not.
-        keeps_orders: Whether values lie in other orders than row-major where inputs or outputs do. Sums over several
-            elements may then be made in another order: programs whose values may not depend on how they are cut into
-            several have no such inputs.
+        orders: In which values may lie.
     """
 
     def __init__(
@@ -118,10 +110,10 @@ class Planner:
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.written = dict(written or {})
         self.is_strict = is_strict
-        self.output_strides = {graph.outputs[index]: strides for index, strides in (output_strides or {}).items()}
-        self.saved, self.plain = ({graph.outputs[index] for index in numbers} for numbers in (saved, plain))
-        self.keeps_orders = bool(input_strides or output_strides)
+        expected = {graph.outputs[index]: strides for index, strides in (output_strides or {}).items()}
+        free, self.plain = ({graph.outputs[index] for index in numbers} for numbers in (saved, plain))
         self.memory, self.uses = Memory(), Uses(graph)
+        self.orders = Orders(self.uses, expected, free, are_kept=bool(input_strides or output_strides))
         self.floats = KeptFloats(self._emit_again, self.memory.scratch, lambda: self.steps[-1])
         self.values = Values(self.floats)
         self.streams = RandomStreams(graph, self.memory)
@@ -203,7 +195,7 @@ class Planner:
 
     def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         """Return where a value lies: row-major, or in another order of its dimensions where orders are kept."""
-        if self.keeps_orders and not self._is_in_blocks:
+        if self.orders.are_kept and not self._is_in_blocks:
             held = self.value(tensor, dtype, contiguous=False)
             if held.is_dense:
                 return held
@@ -211,32 +203,19 @@ class Planner:
 
     def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
         """Return storage for a result, in the order in which an operand lies where it may lie so."""
-        strides = self.output_strides.get(tensor)
-        order = held.order if strides is None else order_of(tensor.shape, strides)
-        is_free = strides is not None or self._may_lie_anyhow(tensor)
-        if self._is_in_blocks or not is_free or dtype not in (None, tensor.dtype) or len(held.shape) != len(order):
-            return self.output(tensor, dtype)
-        if self._in_concatenation(tensor) is not None:
-            return self.output(tensor, dtype)
-        if not held.permuted(order).is_contiguous or (strides is None and held.is_contiguous):
-            return self.output(tensor, dtype)
-        return self._output_in_order(tensor, order)
+        is_plain = self._is_in_blocks or dtype not in (None, tensor.dtype) or self._in_concatenation(tensor) is not None
+        order = None if is_plain else self.orders.like(held, tensor)
+        return self.output(tensor, dtype) if order is None else self._output_in_order(tensor, order)
 
     def expected_output(self, tensor: Tensor) -> HostTensor:
         """Return storage for a result, in the order in which the caller expects it; row-major where nobody does."""
-        strides = self.output_strides.get(tensor)
-        if strides is None:
-            return self.output(tensor)
-        return self._output_in_order(tensor, order_of(tensor.shape, strides))
-
-    def _may_lie_anyhow(self, tensor: Tensor) -> bool:
-        """Whether it is nobody's concern in which order a value lies, and orders are kept."""
-        return self.keeps_orders and (tensor not in self.uses.kept or tensor in self.saved)
+        order = self.orders.of_expected(tensor)
+        return self.output(tensor) if order is None else self._output_in_order(tensor, order)
 
     def _output_in_order(self, tensor: Tensor, order: Sequence[int]) -> HostTensor:
         """Return storage for a value that lies in an order of its dimensions."""
         stored = self.scratch([tensor.shape[dim] for dim in order], tensor.dtype)
-        strides = self.output_strides.get(tensor) or _strides_in(order, tensor.shape)
+        strides = self.orders.strides_in(tensor, order)
         self.values.by_tensor[tensor] = replace(stored, shape=tensor.shape, strides=strides)
         return self.values.by_tensor[tensor]
 
@@ -492,31 +471,9 @@ class Planner:
         self._emit_casts(len(self.steps))
 
     def _order_of_chain(self, chain: Sequence[Op]) -> tuple[int, ...] | None:
-        """Return the order in which a chain goes through elements, or None for row-major.
-
-        It is that in which the caller expects what is stored, or else that in which all operands lie. Halves are left
-        out: random bits by which they are rounded are drawn by place.
-        """
-        results = [result for op in chain for result in op.outputs]
-        stored = [result for result in results if self.wanted_outside(result)]
-        expected = [result for result in stored if result in self.output_strides]
-        others = [result for result in stored if result not in self.output_strides]
-        if any(result.dtype is DType.HALF for result in results) or not all(map(self._may_lie_anyhow, others)):
-            return None
-        orders = {order_of(result.shape, self.output_strides[result]) for result in expected}
-        orders = orders or self._orders_of_operands(chain)
-        return orders.pop() if len(orders) == 1 else None
-
-    def _orders_of_operands(self, chain: Sequence[Op]) -> set[tuple[int, ...]]:
-        """Return the orders in which operands lie that are as large as the results of a chain."""
-        shape = chain[0].outputs[0].shape
-        held = [
-            self.values.by_tensor.get(operand) for op in chain for operand in op.inputs if operand.shape == shape
-        ]
-        lying = [each for each in held if each is not None]
-        if any(each.is_contiguous or not each.is_dense for each in lying):
-            return set()
-        return {each.order for each in lying}
+        """Return the order in which a chain goes through elements, or None for row-major."""
+        stored = [result for op in chain for result in op.outputs if self.wanted_outside(result)]
+        return self.orders.of_chain(chain, stored, self.values.by_tensor)
 
     def _emit_again(self, step: Step, stored: Stored) -> None:
         """Let a step store what a chain stores by now; without any of that there is no such step."""
@@ -620,8 +577,8 @@ class Planner:
         for index, tensor in enumerate(self.graph.outputs):
             self.layouts.make_plain(tensor, self.values, self)
             held = self.values.by_tensor[tensor]
-            strides, allocation = self.output_strides.get(tensor), self.memory.of(held)
-            lies_anyhow = strides is None and tensor in self.saved and held.is_dense
+            strides, allocation = self.orders.expected.get(tensor), self.memory.of(held)
+            lies_anyhow = strides is None and tensor in self.orders.saved and held.is_dense
             lying = held.permuted(held.order) if lies_anyhow else held if strides is None else held.in_order_of(strides)
             is_free = allocation.place is Place.ARENA and self.memory.is_all_of(lying) and held.buffer not in pinned
             is_view = not is_free and self.may_view_outputs and allocation.place in (Place.INPUT, Place.OUTPUT)

@@ -1,4 +1,4 @@
-"""Host steps of matrix products: which operands are packed, how a product is cut into items."""
+"""Host steps of matrix products: how a product is cut into items, and where several make one call."""
 
 from __future__ import annotations
 
