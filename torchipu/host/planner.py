@@ -631,7 +631,7 @@ class Planner:
                 held = replace(held, strides=strides or held.strides)  # of dimensions of one element too
             elif not is_view:
                 target = self.memory.storage(held.shape, held.dtype, Place.OUTPUT, index, strides)
-                emit_copy(self, target if strides is None else target.in_order_of(strides), lying)
+                emit_copy(self, target, held)
                 held = target
             outputs.append(held)
             direct.append(not is_view)
