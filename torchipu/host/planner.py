@@ -329,8 +329,8 @@ class Planner:
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
         overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
     ) -> None:
-        """Append a kernel call."""
-        if items <= 0:
+        """Append a kernel call; none where there is nothing to write."""
+        if items <= 0 or (outputs and not any(held.num_elements for held in outputs)):
             return
         kernel.check(len(outputs) + len(inputs), ints, scalars)
         for held in (*outputs, *inputs):
