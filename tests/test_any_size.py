@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from torchipu.backend import COUNTS, any_size, ipu_backend, symbolic
@@ -256,6 +257,13 @@ def test_graphs_are_those_of_a_capture_with_these_sizes(name, monkeypatch):
 
 def kinds_and_shapes(graph):
     return [(op.kind, op.target, [t.shape for t in op.inputs], [t.shape for t in op.outputs]) for op in graph.ops]
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "fake"])
+def test_unknown_sizes_are_those_of_tensors_or_numbers(mode):
+    """Dynamo gives each size as a number too; other captures need not."""
+    graph = make_fx(lambda x: x * 2, tracing_mode=mode)(torch.randn(3, 4))
+    assert any_size.has_unknown_sizes(graph) == (mode == "symbolic")
 
 
 def test_marks_and_the_argument_dynamic_are_torchs():

@@ -58,7 +58,7 @@ def unwrap_mutation(module: GraphModule, node: Node) -> None:
 
 def _call(module: GraphModule, node: Node, overload: Any, parts: dict[str, Node]) -> list[Node]:
     """Append the call; return each of its results."""
-    given = {name: value for name, value in node.kwargs.items() if not name.startswith("_")} | parts
+    given = {**node.kwargs, **parts}
     arguments = overload._schema.arguments
     args = [given[one.name] for one in arguments if not one.kwarg_only and one.name in given]
     kwargs = {one.name: given[one.name] for one in arguments if one.kwarg_only and one.name in given}
