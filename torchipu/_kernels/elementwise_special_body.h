@@ -12,8 +12,7 @@ TI_F(frac, A - FN(trunc)(A))
 TI_F(heaviside, FN(sel)(FN(eq)(A, ZERO), B, FN(sel)(FN(lt)(ZERO, A), FN(set)(1.f), ZERO)))
 TI_F(angle, FN(sel)(FN(lt)(A, ZERO), FN(set)(3.14159274f), FN(sel)(FN(isnan)(A), A, ZERO)))
 TI_F(logit, FN(log)(A / (1.f - A)))
-/* from, to, beyond; the slope at a negative zero is that at a positive one */
-TI_F(logit_grad, FN(sel)(FN(mor)(FN(lt)(B, K0), FN(lt)(K1, B)), K2, A / FN(abs)(B * (1.f - B))))
+TI_F(logit_grad, FN(sel)(FN(mor)(FN(lt)(B, K0), FN(lt)(K1, B)), K2, A / (B * (1.f - B)))) /* from, to, beyond */
 TI_F(logaddexp, TI_LOG_SUM(FN(log1p)(FN(exp)(-FN(abs)(A - B)))))
 TI_F(logaddexp2, TI_LOG_SUM(FN(log1p)(FN(exp)(-0.693147182f * FN(abs)(A - B))) * 1.44269504f))
 TI_F(xlogy, FN(sel)(FN(isnan)(B), B, FN(sel)(FN(eq)(A, ZERO), ZERO, A *FN(log)(B))))

@@ -16,6 +16,9 @@ EQUAL: dict[str, str] = {
         "Nothing runs, begins or ends in the superstep behind the last.",
     "host/groups.py: `MAX_OPS_PAST_OPEN_CHAIN = 4`: 4 -> 5":
         "A constant of tuning: results are the same for any number.",
+    "host/concatenation.py: `if 2 * sum(pieces[number][0].num_elements for number in fitting) >= "
+    "op.outputs[0].num_elements:`: 0 -> 1":
+        "A piece has as many elements as the place where it goes.",
     "host/groups.py: `passed: int = 0`: 0 -> 1":
         "A chain is made for an op that joins it at once, which sets it.",
     "ir/sizes.py: `if self._compiled is None or self._compiled[0] != len(self.found):`: 0 -> 1":
