@@ -12,8 +12,10 @@ from torch.nn import functional
 
 from torchipu.backend import COUNTS, any_size, ipu_backend, symbolic
 from torchipu.backend.any_size import specialise
+from torchipu.capture.symbols import Symbols
 from torchipu.compiler import compile_graph
 from torchipu.errors import OutOfTileMemoryError
+from torchipu.ir.sizes import settled
 from torchipu.ir.text import format_graph
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -223,6 +225,19 @@ def test_a_training_is_captured_once_for_all_sizes(name, dynamic):
         if number >= 2:  # torch itself has found what changes
             assert (COUNTS.graphs, COUNTS.passes) == (before.graphs, before.passes)
             assert COUNTS.programs == before.programs + 2
+
+
+def test_roots_of_sizes_are_computed_anew_for_other_sizes():
+    roots = []
+
+    def function(x):
+        roots.append(torch.sym_sqrt(x.shape[0] * x.shape[1]))
+        return x * 2
+
+    graph = make_fx(function, tracing_mode="symbolic")(torch.randn(3, 5))
+    symbols = Symbols(any_size.placeholders(graph))
+    root = symbols.read(roots[-1])
+    assert settled(root, symbols.sizes.numbers([2, 8])) == 4
 
 
 def test_a_pass_that_decides_by_a_size_runs_again():

@@ -35,7 +35,7 @@ class _Training(torch.nn.Module):
         self.function = program.function(blocks=True)
         tensors = program.tensors()
         self.places = [place for place, given in enumerate(program.inputs) if given.gradient]
-        self.weights = torch.nn.ParameterList([tensors[place].detach().contiguous() for place in self.places])
+        self.weights = torch.nn.ParameterList([tensors[place].detach() for place in self.places])  # which lie as given
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         given = iter(tensors)
