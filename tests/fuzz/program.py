@@ -188,6 +188,7 @@ class Program:
         name = f"<program {hash(source)}>"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "torchipu": torchipu, **types}
+        space["device"] = torch.device  # as torch prints one, and lines of NNSmith's models name it
         space["watch"] = watch
         exec(compile(source, name, "exec"), space)
         function: Callable[..., list[torch.Tensor]] = space["forward"]

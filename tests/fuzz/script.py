@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import torchipu
 
-HALF, FLOAT = torch.float16, torch.float32
+HALF, FLOAT, device = torch.float16, torch.float32, torch.device
 
 
 {source}
