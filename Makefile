@@ -14,6 +14,7 @@ OPINFO_ARGS ?= --workers 2
 FUZZ_GRAPHS ?= 0:50000
 FUZZ_WIDE ?= 0:20000
 FUZZ_LARGE ?= 0:10000
+FUZZ_SPECIAL ?= 0:10000
 FUZZ_MODELS ?= 0:10000
 RELIABILITY_ARGS ?=
 WHEEL_PYTHONS ?=
@@ -102,7 +103,8 @@ fuzz: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.fuzz graphs --seeds $(FUZZ_GRAPHS); graphs=$$?; \
 	$(PY) -m tests.fuzz wide --seeds $(FUZZ_WIDE); wide=$$?; \
 	$(PY) -m tests.fuzz large --seeds $(FUZZ_LARGE); large=$$?; \
-	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$((graphs | wide | large))
+	$(PY) -m tests.fuzz special --seeds $(FUZZ_SPECIAL); special=$$?; \
+	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$((graphs | wide | large | special))
 
 crashes: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.cache.writers --kills 1000 $(CRASHES_ARGS)

@@ -8,17 +8,20 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 
 from torchipu.backend import COUNTS, any_size, ipu_backend, symbolic
 from torchipu.backend.any_size import specialise
 from torchipu.backend.symbolic import SymbolicGraph
+from torchipu.capture.symbols import Symbols
 from torchipu.compiler import compile_graph
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.planner import Planner
 from torchipu.ir.garbage import THRESHOLDS
+from torchipu.ir.sizes import settled
 from torchipu.ir.text import format_graph
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -230,6 +233,19 @@ def test_a_training_is_captured_once_for_all_sizes(name, dynamic):
             assert COUNTS.programs == before.programs + 2
 
 
+def test_roots_of_sizes_are_computed_anew_for_other_sizes():
+    roots = []
+
+    def function(x):
+        roots.append(torch.sym_sqrt(x.shape[0] * x.shape[1]))
+        return x * 2
+
+    graph = make_fx(function, tracing_mode="symbolic")(torch.randn(3, 5))
+    symbols = Symbols(any_size.placeholders(graph))
+    root = symbols.read(roots[-1])
+    assert settled(root, symbols.sizes.numbers([2, 8])) == 4
+
+
 def test_a_pass_that_decides_by_a_size_runs_again():
     """A slice of all rows is no slice: for fewer rows than it takes, and for more, the graph is another one."""
     run = torch.compile(lambda x: x[:4] * 2, backend=ipu_backend, dynamic=True, fullgraph=True)
@@ -262,6 +278,13 @@ def test_graphs_are_those_of_a_capture_with_these_sizes(name, monkeypatch):
 
 def kinds_and_shapes(graph):
     return [(op.kind, op.target, [t.shape for t in op.inputs], [t.shape for t in op.outputs]) for op in graph.ops]
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "fake"])
+def test_unknown_sizes_are_those_of_tensors_or_numbers(mode):
+    """Dynamo gives each size as a number too; other captures need not."""
+    graph = make_fx(lambda x: x * 2, tracing_mode=mode)(torch.randn(3, 4))
+    assert any_size.has_unknown_sizes(graph) == (mode == "symbolic")
 
 
 def test_marks_and_the_argument_dynamic_are_torchs():

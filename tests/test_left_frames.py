@@ -8,10 +8,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
 from torch._dynamo.testing import CompileCounter
+from torch._dynamo.types import ConvertFrameReturn
 
 import torchipu
 from torchipu.backend import COUNTS
+from torchipu.capture.left_code import is_left
 from torchipu.errors import CaptureError
 
 
@@ -61,6 +65,7 @@ def test_a_function_that_runs_in_eager_is_told_once_with_its_line_and_the_reason
     assert "torch runs Experts.forward" in text
     assert "test_left_frames.py" in text
     assert "rows = torch.where(chosen == number)[0]" in text
+    assert "output shape depends on input Tensor data" in text  # torch's own explanation
     assert "docs/graph_breaks.md" in text
     assert told(lambda: run(X)) == []
     torch.testing.assert_close(run(X), model(X))
@@ -76,6 +81,13 @@ def test_under_strict_it_is_refused_at_every_call_whatever_ran_before() -> None:
                 strict(X)
             assert "rows = torch.where" in str(caught.value)
         torch.testing.assert_close(plain(X), model(X))
+
+
+def test_left_is_what_torch_leaves_for_good() -> None:
+    """A frame that it leaves this once it may compile when that is called again."""
+    this_once = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
+    assert is_left(ConvertFrameReturn())
+    assert not is_left(ConvertFrameReturn(frame_exec_strategy=this_once))
 
 
 def test_a_break_that_torch_goes_on_after_is_not_told_so() -> None:

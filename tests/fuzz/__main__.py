@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import generate, large, nnsmith_models
+from tests.fuzz import generate, large, nnsmith_models, special
 from tests.fuzz.batches import Result, run_batches, run_here
 from tests.fuzz.doors import door_of
 from tests.fuzz.judge import judge
@@ -26,7 +26,7 @@ FAILURES = ("wrong", "error", "crash", "hang")
 
 KINDS: dict[str, Callable[[int], Program]] = {
     "graphs": generate.generate, "wide": functools.partial(generate.generate, draws=ALL),
-    "large": large.generate, "nnsmith": nnsmith_models.generate,
+    "large": large.generate, "nnsmith": nnsmith_models.generate, "special": special.generate,
 }
 """Where programs come from."""
 

@@ -23,6 +23,8 @@ BATCH = 1000
 """Programs of a process: to start takes as long as twenty of them, and what torch keeps of one spares others work."""
 SECONDS = 120.0
 """Of one program; a compilation takes a tenth of one."""
+STARTS = 4
+"""So many times that may pass before the first program of a process: on a busy machine it imports as long as that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def _run_process(
             done, since = done + len(whole), time.monotonic() if whole else since
             if has_ended:
                 return done, how
-            if time.monotonic() - since > SECONDS:
+            if time.monotonic() - since > SECONDS * (1 if done else STARTS):
                 process.kill()
                 process.wait()
                 how = "hang"

@@ -19,16 +19,21 @@ LAYOUTS = ("contiguous", "contiguous", "transposed", "strided", "expanded")
 SIZES = (1, 2, 3, 4, 5, 7, 8)
 
 
-def generate(seed: int, draws: Mapping[str, tuple[Draw, float]] = DRAWS) -> Program:
+def generate(
+    seed: int, draws: Mapping[str, tuple[Draw, float]] = DRAWS,
+    inputs: Callable[[random.Random], tuple[Given, ...]] | None = None,
+) -> Program:
     """Return the program of a seed.
 
     Args:
         seed: The seed.
         draws: What it is made of, and how often each is taken.
+        inputs: Draws its inputs; None for those whose values are drawn at random about zero.
     """
     rng = random.Random(seed)
     while True:
-        program = _grown(rng, rng.randint(3, 16), draws)
+        num_nodes = rng.randint(3, 16)
+        program = _grown(rng, (inputs or _inputs)(rng), num_nodes, draws)
         if program is not None and has_gradients(program):
             return program
 
@@ -52,9 +57,11 @@ def _inputs(rng: random.Random) -> tuple[Given, ...]:
     return tuple(inputs)
 
 
-def _grown(rng: random.Random, num_nodes: int, draws: Mapping[str, tuple[Draw, float]]) -> Program | None:
-    inputs = _inputs(rng)
-    program = Program(inputs, (), ())
+def _grown(
+    rng: random.Random, inputs: tuple[Given, ...], num_nodes: int, draws: Mapping[str, tuple[Draw, float]],
+) -> Program | None:
+    is_special = any(given.is_special for given in inputs)
+    program = Program(inputs, (), (), is_special=is_special)
     tensors = [given.tensor() for given in inputs]
     values = [Value(number, tensor) for number, tensor in enumerate(tensors)]
     names, weights = list(draws), [weight for _, weight in draws.values()]
@@ -74,7 +81,8 @@ def _grown(rng: random.Random, num_nodes: int, draws: Mapping[str, tuple[Draw, f
         is_view = call.is_view or any(_share(result, value.tensor) for result in results for value in call.operands)
         node = dataclasses.replace(node, dtypes=tuple(NAMES[result.dtype] for result in results), is_view=is_view)
         program = dataclasses.replace(program, nodes=(*program.nodes, node))
-        values += [Value(first + place, result) for place, result in enumerate(results) if _is_usable(result)]
+        values += [Value(first + place, result) for place, result in enumerate(results)
+                   if is_special or _is_usable(result)]
     made = [value for value in values if value.number >= len(inputs)]
     if not made:
         return None

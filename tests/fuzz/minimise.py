@@ -87,7 +87,7 @@ def _with_given(program: Program, places: range, values: list[torch.Tensor]) -> 
     """Return the program where the results of some nodes are inputs."""
     firsts = program.firsts()
     gone = [number for place in places for number in range(firsts[place], firsts[place + 1])]
-    inputs = (*program.inputs, *(_given(values[number], number) for number in gone))
+    inputs = (*program.inputs, *(_given(values[number], number, program) for number in gone))
     numbers = {number: len(program.inputs) + place for place, number in enumerate(gone)}
     return _renumbered(program, inputs, set(places), numbers)
 
@@ -120,10 +120,13 @@ def _renumbered(
     )
     cuts = tuple(sorted({sum(p < cut and p not in gone for p in range(cut)) for cut in program.cuts} - {0, len(nodes)}))
     outputs = tuple(sorted({numbers[n] for n in program.outputs}))
-    return without_dead(Program(inputs, nodes, outputs, cuts))
+    return without_dead(dataclasses.replace(program, inputs=inputs, nodes=nodes, outputs=outputs, cuts=cuts))
 
 
-def _given(value: torch.Tensor, number: int) -> Given:
+def _given(value: torch.Tensor, number: int, program: Program) -> Given:
     is_integral = not value.is_floating_point() and value.dtype != torch.bool and value.numel() > 0
     bound = max(int(value.max()) + 1, 1) if is_integral else 2
-    return Given(tuple(value.shape), NAMES[value.dtype], gradient=value.is_floating_point(), bound=bound, seed=number)
+    return Given(
+        tuple(value.shape), NAMES[value.dtype], gradient=value.is_floating_point(), bound=bound, seed=number,
+        is_special=program.is_special,
+    )

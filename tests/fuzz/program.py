@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import linecache
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,19 @@ from typing import Any
 
 import torch
 
-DTYPES = {"float": torch.float32, "half": torch.float16, "int": torch.int32, "bool": torch.bool, "long": torch.int64}
+DTYPES = {
+    "float": torch.float32, "half": torch.float16, "int": torch.int32, "bool": torch.bool, "long": torch.int64,
+    "short": torch.int16, "char": torch.int8, "byte": torch.uint8,
+}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 IN_ITS_TYPES = {"HALF": torch.float16, "FLOAT": torch.float32}
 IN_DOUBLE = {"HALF": torch.float64, "FLOAT": torch.float64}
 """What casts that a program writes itself mean where it is run in float64."""
+SPECIAL_FLOATS = (
+    -math.inf, -3.0, -2.0, -1.0, -1.0, -0.5, -0.0, -0.0, 0.0, 0.0, 0.5, 1.0, 1.0, 2.0, 3.0, math.inf, math.nan,
+)
+"""Few enough that many are alike, and small sums of the finite ones are exact in half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +36,15 @@ class Given:
         shape: Its sizes.
         dtype: A key of `DTYPES`.
         layout: How it lies in memory: ``"contiguous"``, ``"transposed"`` (its dimensions the other way round),
-            ``"strided"`` (every second element) or ``"expanded"`` (its first dimension is one row, repeated).
+            ``"strided"`` (every second element), ``"expanded"`` (its first dimension is one row, repeated),
+            ``"channels_last"`` (its second dimension last in memory), ``"rows"`` (rows with something between) or
+            ``"offset"`` (behind something else).
         gradient: Whether a gradient is asked for.
         bound: Integers lie below it.
         seed: Of its values.
         offset: About which values of floating point lie, at a distance of about one.
+        is_special: Whether values are NaN, infinities, zeros of both signs and few others, and integers those at the
+            ends of their range and few others.
     """
 
     shape: tuple[int, ...]
@@ -42,17 +54,28 @@ class Given:
     bound: int = 2
     seed: int = 0
     offset: float = 0.0
+    is_special: bool = False
 
     def tensor(self) -> torch.Tensor:
         """Make it, the same at each call."""
         generator = torch.Generator().manual_seed(self.seed)
         shape = self.shape_in_memory()
-        if self.dtype in ("float", "half"):
+        if self.is_special and self.dtype != "bool":
+            choices = torch.tensor(self.choices(), dtype=DTYPES[self.dtype])
+            value = choices[torch.randint(len(choices), shape, generator=generator)]
+        elif self.dtype in ("float", "half"):
             value = (torch.randn(shape, generator=generator) + self.offset).to(DTYPES[self.dtype])
         else:
             value = torch.randint(self.bound, shape, generator=generator).to(DTYPES[self.dtype])
         value = self._laid_out(value)
         return value.requires_grad_() if self.gradient else value
+
+    def choices(self) -> tuple[float, ...]:
+        """Return the values of a special input."""
+        if self.dtype in ("float", "half"):
+            return SPECIAL_FLOATS
+        ends = torch.iinfo(DTYPES[self.dtype])
+        return (ends.min, ends.min + 1, ends.max, ends.max - 1, 0, 0, 1, 1, 2, 3, *((-1, -2) if ends.min else ()))
 
     def shape_in_memory(self) -> tuple[int, ...]:
         """Return the sizes of the elements that lie in memory."""
@@ -60,6 +83,12 @@ class Given:
             return self.shape[::-1]
         if self.layout == "strided":
             return (*self.shape[:-1], 2 * self.shape[-1])
+        if self.layout == "rows":
+            return (*self.shape[:-1], self.shape[-1] + 3)
+        if self.layout == "offset":
+            return (self.shape[0] + 1, *self.shape[1:])
+        if self.layout == "channels_last":
+            return (self.shape[0], *self.shape[2:], self.shape[1])
         return (1, *self.shape[1:]) if self.layout == "expanded" else self.shape
 
     def _laid_out(self, value: torch.Tensor) -> torch.Tensor:
@@ -67,6 +96,12 @@ class Given:
             return value.permute(*reversed(range(len(self.shape))))
         if self.layout == "strided":
             return value[..., ::2]
+        if self.layout == "rows":
+            return value[..., 2:-1]
+        if self.layout == "offset":
+            return value[1:]
+        if self.layout == "channels_last":
+            return value.movedim(-1, 1)
         return value.expand(self.shape) if self.layout == "expanded" else value
 
 
@@ -105,12 +140,14 @@ class Program:
         nodes: In order; their results are numbered on from the inputs.
         outputs: Numbers of the values that it returns.
         cuts: Numbers of nodes before which another IPU goes on, where it is placed on several.
+        is_special: Whether its inputs have special values, of which what is not finite counts, and the signs of zeros.
     """
 
     inputs: tuple[Given, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
     cuts: tuple[int, ...] = ()
+    is_special: bool = False
 
     def firsts(self) -> list[int]:
         """Return the number of each node's first result, and at the end that of the next value."""
@@ -151,6 +188,7 @@ class Program:
         name = f"<program {hash(source)}>"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "torchipu": torchipu, **types}
+        space["device"] = torch.device  # as torch prints one, and lines of NNSmith's models name it
         space["watch"] = watch
         exec(compile(source, name, "exec"), space)
         function: Callable[..., list[torch.Tensor]] = space["forward"]
@@ -173,7 +211,7 @@ class Program:
             Node(node["text"], tuple(node["operands"]), tuple(node["dtypes"]), node["is_view"])
             for node in data["nodes"]
         )
-        return cls(inputs, nodes, tuple(data["outputs"]), tuple(data["cuts"]))
+        return cls(inputs, nodes, tuple(data["outputs"]), tuple(data["cuts"]), data.get("is_special", False))
 
 
 def without_dead(program: Program) -> Program:
@@ -205,6 +243,7 @@ def taken_from(program: Program, places: Sequence[int], inputs: Sequence[int]) -
         for place in places
     )
     cuts = tuple(sorted({sum(place < cut for place in places) for cut in program.cuts} - {0, len(places)}))
-    return Program(
-        tuple(program.inputs[number] for number in inputs), nodes, tuple(numbers[n] for n in program.outputs), cuts,
+    return dataclasses.replace(
+        program, inputs=tuple(program.inputs[number] for number in inputs), nodes=nodes,
+        outputs=tuple(numbers[n] for n in program.outputs), cuts=cuts,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tests.fuzz.program import Given, Program
 
 _SCRIPT = '''"""{title}"""
@@ -11,7 +13,7 @@ import torch.nn.functional as F
 
 import torchipu
 
-HALF, FLOAT = torch.float16, torch.float32
+HALF, FLOAT, device = torch.float16, torch.float32, torch.device
 
 
 {source}
@@ -58,10 +60,20 @@ def script(program: Program, door: str, detail: str) -> str:
 def _written(given: Given) -> str:
     floating = given.dtype in ("float", "half")
     shape = given.shape_in_memory()
-    dtype = {"float": "", "half": ".half()", "int": ".int()", "long": "", "bool": ".bool()"}[given.dtype]
+    dtype = {
+        "float": "", "half": ".half()", "int": ".int()", "long": "", "bool": ".bool()", "short": ".short()",
+        "char": ".char()", "byte": ".byte()",
+    }[given.dtype]
     drawn = f"(torch.randn({shape}) + {given.offset})" if given.offset else f"torch.randn({shape})"
     text = f"{drawn}{dtype}" if floating else f"torch.randint({given.bound}, {shape}){dtype}"
+    if given.is_special and given.dtype != "bool":
+        numbers = ", ".join(f"float({str(one)!r})" if math.isnan(one) or math.isinf(one) else str(one)
+                            for one in given.choices())
+        text = f"torch.tensor([{numbers}])[torch.randint({len(given.choices())}, {shape})]{dtype}"
     if given.layout == "transposed":
         text += f".permute{tuple(reversed(range(len(shape))))}"
-    text += {"strided": "[..., ::2]", "expanded": f".expand({given.shape})"}.get(given.layout, "")
+    text += {
+        "strided": "[..., ::2]", "expanded": f".expand({given.shape})", "rows": "[..., 2:-1]", "offset": "[1:]",
+        "channels_last": ".movedim(-1, 1)",
+    }.get(given.layout, "")
     return text + (".requires_grad_()" if given.gradient else "")

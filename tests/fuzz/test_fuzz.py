@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.fuzz import __main__ as command
-from tests.fuzz import large, nnsmith_models
+from tests.fuzz import large, nnsmith_models, special
 from tests.fuzz.batches import Result, run_batches
 from tests.fuzz.doors import DOORS, door_of, through_backend
 from tests.fuzz.generate import Outcome, differentiate, generate
@@ -24,7 +24,7 @@ from tests.fuzz.script import script
 from tests.fuzz.wide_operators import ALL
 
 FOUND = sorted(Path(__file__).parent.joinpath("found").glob("*.json"))
-GRAPHS, WIDE, LARGE, MODELS = 60, 20, 20, 30
+GRAPHS, WIDE, LARGE, SPECIAL, MODELS = 60, 20, 20, 20, 30
 """Seeds of a merge; ``make fuzz`` runs thousands."""
 
 PLAIN = Program(
@@ -58,6 +58,14 @@ def test_graphs_of_a_wide_vocabulary_give_what_eager_gives(first: int) -> None:
 def test_programs_of_large_sizes_give_what_eager_gives(first: int) -> None:
     for seed in range(first, first + 10):
         program = large.generate(seed)
+        verdict = judge(program, door_of(seed, program))
+        assert not verdict.is_failure, f"seed {seed}: {verdict}\n{program.source()}"
+
+
+@pytest.mark.parametrize("first", range(0, SPECIAL, 10))
+def test_programs_on_special_values_give_what_eager_gives(first: int) -> None:
+    for seed in range(first, first + 10):
+        program = special.generate(seed)
         verdict = judge(program, door_of(seed, program))
         assert not verdict.is_failure, f"seed {seed}: {verdict}\n{program.source()}"
 
@@ -110,6 +118,25 @@ def test_what_a_wrong_compiler_gives_is_wrong(monkeypatch: pytest.MonkeyPatch, o
     assert old in smallest.source().replace("v0", "{0}").replace("v1", "{0}")
 
 
+SPECIAL_VALUES = Program(
+    (Given((40,), "float", "offset", seed=1, is_special=True),), (Node("-{0}", (0,), ("float",)),), (1,),
+    is_special=True,
+)
+
+
+@pytest.mark.parametrize("wrong", ["{0}.neg().nan_to_num()", "0.0 - {0}", "({0} + 1e-3).neg()"])
+def test_among_special_values_other_zeros_and_numbers_for_nan_are_wrong(
+    monkeypatch: pytest.MonkeyPatch, wrong: str,
+) -> None:
+    assert judge(SPECIAL_VALUES, "backend").word == "ok"
+
+    def wrongly(program: Program) -> Outcome:
+        return through_backend(with_other_text(program, "-{0}", wrong))
+
+    monkeypatch.setitem(DOORS, "backend", (wrongly, 1.0))
+    assert judge(SPECIAL_VALUES, "backend").word == "wrong"
+
+
 def test_a_compiler_that_fails_is_an_error_and_one_that_refuses_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(program: Program) -> Outcome:
         raise KeyError("a defect")
@@ -156,13 +183,16 @@ def test_what_eager_does_not_take_in_float64_is_not_decided(monkeypatch: pytest.
 
 
 def test_programs_are_stored_and_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    program = generate(11)
-    assert Program.from_json(program.to_json()) == program
+    for program in (generate(11), special.generate(11)):
+        assert Program.from_json(program.to_json()) == program
     path = tmp_path / "repeat.py"
     path.write_text(script(PLAIN, "backend", "output 0: off"))
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
     assert "output 0: off by" in done.stdout
     path.write_text(script(dataclasses.replace(PLAIN, cuts=(2,)), "steps", "output 0: off"))
+    runpy.run_path(str(path), run_name="__main__")
+    assert "output 0: off by" in capsys.readouterr().out
+    path.write_text(script(SPECIAL_VALUES, "steps", "output 0: nan"))
     runpy.run_path(str(path), run_name="__main__")
     assert "output 0: off by" in capsys.readouterr().out
 

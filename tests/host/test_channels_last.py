@@ -167,3 +167,21 @@ def test_what_is_not_row_major_is_copied_by_kernels(monkeypatch: pytest.MonkeyPa
     assert names == ["transpose"]
     assert found.is_contiguous()
     assert torch.equal(found, x.permute(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2)])
+def test_a_piece_that_is_saved_for_the_backward_lies_in_any_order(order: tuple[int, ...]) -> None:
+    """A piece of neighbouring elements is no memory of its own: it is copied out of that of the whole."""
+
+    def piece_by_weight(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        dim = order[0]
+        return (torch.cat([x, x * 2], dim).narrow(dim, x.shape[dim], x.shape[dim]) * weight).square()
+
+    sizes, back = (3, 4, 5, 6), [order.index(dim) for dim in range(4)]
+    x = torch.randn([sizes[dim] for dim in order]).permute(back)
+    weight = torch.randn(4, 1, 1, requires_grad=True)
+    found = torch.compile(piece_by_weight, backend="ipu", fullgraph=True)(x, weight).sum()
+    wanted = piece_by_weight(x.double(), exact := weight.detach().double().requires_grad_()).sum()
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    (gradient,), (like,) = torch.autograd.grad(found, [weight]), torch.autograd.grad(wanted, [exact])
+    torch.testing.assert_close(gradient.double(), like, rtol=1e-5, atol=1e-5)

@@ -126,6 +126,20 @@ def test_what_is_computed_once_from_frozen_weights_stays() -> None:
         torch.testing.assert_close(step(x), model(x))
 
 
+class Beside(Shifted):
+    """Puts two pieces that depend on the input beside one that does not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((x * 2, self.weight.exp(), x + 1), -1)
+
+
+def test_beside_what_is_computed_once_the_others_are_stored_in_place(copies: list[str]) -> None:
+    model, x = Beside().eval(), torch.randn(4, 64)
+    step = torchipu.InferenceStep(model, options=torchipu.Options(frozen_weights=True))
+    torch.testing.assert_close(step(x), model(x))
+    assert len(copies) == 1
+
+
 def test_micro_batches_have_each_its_own() -> None:
     model, judge = Squared(Shifted()), Squared(Shifted())
     judge.load_state_dict(model.state_dict())

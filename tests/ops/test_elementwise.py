@@ -117,6 +117,27 @@ def test_whole_numbers_wrap_beside_narrow_integers(name: str) -> None:
     assert torch.equal(ours, eager)
 
 
+NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
+OF_INTEGERS = (
+    "floor_divide.default", "remainder.Tensor", "fmod.Tensor", "gt.Tensor", "eq.Tensor", "maximum.default",
+    "minimum.default", "bitwise_right_shift.Tensor", "gcd.default", "clamp.Tensor", "div.Tensor_mode", "add.Tensor",
+)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_0_d_integers_wrap_beside_narrower_ones(name: str, dtype: torch.dtype) -> None:
+    """In torch an integer without dimensions takes the type of those that have some, on either side."""
+    narrow = torch.tensor([1, 2, 3, 5, 7], dtype=dtype)
+    keywords = {"rounding_mode": "trunc"} if name == "div.Tensor_mode" else {}
+    for number in (300, -3, 2**31 + 5, 5 - 2**63):
+        for args in ((torch.tensor(number), narrow), (narrow, torch.tensor(number))):
+            shifts = "shift" in name and args[0] is narrow and not 0 <= int(args[1].to(dtype)) < 8
+            if not shifts:  # by more bits than there are: undefined
+                (ours,), (eager,) = run_op(f"aten.{name}", *args, **keywords)
+                assert torch.equal(ours, eager), (number, args[0] is narrow)
+
+
 LAYOUTS = {
     "0-d": (((),), lambda value: value),
     "empty": (((3, 0), (0,)), lambda value: value),

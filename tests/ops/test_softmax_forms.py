@@ -39,6 +39,15 @@ def test_halves_and_other_layouts(form: str) -> None:
     check(lambda x: FORMS[form](x, 2), x[:, ::3, 1:2].expand(6, 14, 5).requires_grad_())
 
 
+@pytest.mark.parametrize("shape", [(4, 3, 0, 1), (4, 0, 3), (0, 2, 3), (2, 3, 0)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_rows_that_are_empty(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Halves have steps of their own that write nothing."""
+    for form in FORMS.values():
+        for dim in range(len(shape)):
+            check(lambda x, form=form, dim=dim: form(x, dim), torch.randn(shape).to(dtype).requires_grad_())
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_nothing_and_a_single_number(form: str) -> None:
     check(lambda x: FORMS[form](x, 0), torch.tensor(2.0, requires_grad=True))

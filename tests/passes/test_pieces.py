@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Callable
 
@@ -14,6 +15,9 @@ from torch import nn
 
 import torchipu
 from torchipu.ir.graph import walk_ops
+from torchipu.optable.pieces import Place
+from torchipu.passes.padded_sums import concatenate_padded_sums
+from torchipu.passes.written_pieces import concatenate_written_pieces
 
 SIZES = (3, 6, 5)
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -93,6 +97,13 @@ READS: dict[str, tuple[Function, int]] = {
 def test_gradients_of_pieces_are_put_together(name: str) -> None:
     function, left = READS[name]
     assert padded(check(function)) == left
+
+
+def test_pieces_overlap_where_they_share_an_element() -> None:
+    spans = [(begin, end) for begin in range(5) for end in range(begin + 1, 6)]
+    for first, second in itertools.product(spans, spans):
+        shared = set(range(*first)) & set(range(*second))
+        assert Place(0, first, has_dim=True).overlaps(second) == bool(shared)
 
 
 def test_what_is_put_together_is_no_longer_than_the_sequence() -> None:
@@ -217,6 +228,31 @@ def test_what_is_written_piece_by_piece_is_put_together(name: str) -> None:
     kinds = Counter(op.kind for op in walk_ops(step.compiled.graph.ops))
     assert kinds["select_scatter"] + kinds["slice_scatter"] == left
     check(function)
+
+
+def test_a_slice_that_was_written_is_not_cut_out_of_the_whole() -> None:
+    def function(y: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(y)
+        out[:, 0:2] = y[:, 0:2].sin()
+        first = out[:, 0:2] * 3
+        out[:, 2:6] = y[:, 2:6]
+        return out * first.sum()
+
+    with torch.no_grad():
+        step = torchipu.InferenceStep(Weighted(function), torchipu.Options(verify=True))
+        step(torch.randn(SIZES))
+    sliced = [op for op in walk_ops(step.compiled.graph.ops) if op.kind == "slice"]
+    assert len(sliced) == 2  # both of what is given
+    check(function)
+
+
+def test_a_graph_without_pieces_stays_the_same_object() -> None:
+    with torch.no_grad():
+        step = torchipu.InferenceStep(Weighted(lambda y: y.sin() + y.cos()))
+        step(torch.randn(SIZES))
+    graph = step.compiled.graph
+    assert concatenate_written_pieces(graph) is graph
+    assert concatenate_padded_sums(graph) is graph
 
 
 def test_gradients_of_writes_make_nothing_whole_again() -> None:

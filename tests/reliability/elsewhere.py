@@ -103,6 +103,11 @@ def large(size: int) -> dict[str, int]:
     return fuzz("large", size)
 
 
+def special(size: int) -> dict[str, int]:
+    """Hold so many random programs on special values to eager."""
+    return fuzz("special", size)
+
+
 def nnsmith(size: int) -> dict[str, int]:
     """Hold so many models of NNSmith to eager."""
     return fuzz("nnsmith", size)

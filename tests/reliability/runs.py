@@ -71,6 +71,10 @@ RUNS = {
     "large": Run(
         "reliability.elsewhere:large", 10_000, "random programs of large sizes", ("wrong", "error", "crash", "hang"),
     ),
+    "special": Run(
+        "reliability.elsewhere:special", 10_000, "random programs on special values",
+        ("wrong", "error", "crash", "hang"),
+    ),
     "nnsmith": Run("reliability.elsewhere:nnsmith", 10_000, "models of NNSmith", ("wrong", "error", "crash", "hang")),
     "reached": Run("repeats.share", 1, "all tests that are not thorough", ()),
 }

@@ -107,7 +107,7 @@ def _are_apart(one: dict[str, Any], other: dict[str, Any], base: Tensor) -> bool
 
 def _call(module: GraphModule, node: Node, overload: Any, parts: dict[str, Any]) -> list[Node]:
     """Append the call; return each of its results, and behind them each tensor that was written."""
-    given = {name: value for name, value in node.kwargs.items() if not name.startswith("_")} | parts
+    given = {**node.kwargs, **parts}
     arguments = overload._schema.arguments
     args = [given[one.name] for one in arguments if not one.kwarg_only and one.name in given]
     kwargs = {one.name: given[one.name] for one in arguments if one.kwarg_only and one.name in given}

@@ -308,8 +308,8 @@ class Planner:
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
         overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
     ) -> None:
-        """Append a kernel call."""
-        if items <= 0:
+        """Append a kernel call; none where there is nothing to write."""
+        if items <= 0 or (outputs and not any(held.num_elements for held in outputs)):
             return
         kernel.check(len(outputs) + len(inputs), ints, scalars)
         for held in (*outputs, *inputs):
@@ -588,7 +588,7 @@ class Planner:
                 held = replace(held, strides=strides or held.strides)  # of dimensions of one element too
             elif not is_view:
                 target = self.memory.storage(held.shape, held.dtype, Place.OUTPUT, index, strides)
-                emit_copy(self, target if strides is None else target.in_order_of(strides), lying)
+                emit_copy(self, target, held)
                 held = target
             outputs.append(held)
             direct.append(not is_view)

@@ -49,15 +49,31 @@ def _becomes_half(operand: Tensor, op: Op) -> bool:
     return class_of(operand.dtype) == "l" or (operand.dtype is DType.FLOAT and op.kind not in TAKES_NUMBERS)
 
 
+def _integer_type(op: Op) -> DType | None:
+    """Return the type in which torch computes with integer operands: 0-d ones have no say beside others."""
+    integers = [tensor for tensor in op.inputs if class_of(tensor.dtype) == "l"]
+    types = {tensor.dtype for tensor in integers if tensor.shape} or {tensor.dtype for tensor in integers}
+    if types == {DType.CHAR, DType.UNSIGNED_CHAR}:
+        return DType.SHORT
+    return max(types, key=lambda dtype: dtype.host_bytes, default=None)
+
+
 def _wrapped(number: float, op: Op) -> int:
-    """Return what becomes of a whole number beside integer operands of one type: -1 beside bytes is 255."""
-    types = {tensor.dtype for tensor in op.inputs if class_of(tensor.dtype) == "l"}
-    if len(types) != 1:
+    """Return what becomes of a whole number beside integer operands: -1 beside bytes is 255."""
+    dtype = _integer_type(op)
+    if dtype is None:
         return int(number)
-    (dtype,) = types
     bits = 8 * dtype.host_bytes
     least = 0 if dtype is DType.UNSIGNED_CHAR else -(1 << (bits - 1))
     return (int(number) - least) % (1 << bits) + least
+
+
+def _wrapping(operand: Tensor, op: Op) -> str | None:
+    """Return the instruction that makes of a 0-d integer what it is in a type too narrow for it; None where it fits."""
+    dtype = _integer_type(op)
+    if operand.shape or dtype is None or dtype is operand.dtype or operand.dtype.host_bytes < dtype.host_bytes:
+        return None
+    return WRAPS.get(dtype) if class_of(operand.dtype) == "l" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +167,9 @@ class Chain:
         tensor = op.operand(name)
         if tensor is not None:
             value = self.convert(self.read(tensor), kind)
+            wrapping = _wrapping(tensor, op) if kind == "l" else None
+            if wrapping is not None:
+                return self.run(wrapping, value)
             # Beside halves, integers become halves before they are computed with.
             return self.run("f_round_half", value) if kind == "f" and _becomes_half(tensor, op) else value
         number = op.number(name)

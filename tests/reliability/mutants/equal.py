@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 EQUAL: dict[str, str] = {
+    "backend/symbolic.py: `MOST_PLACED = 16`: 16 -> 17":
+        "A constant of tuning: results are the same for any number.",
     "device/lower/collectives.py: `for given, made in zip(operands, results, strict=True)`: True -> False":
         "The copies that follow are refused where there are not as many results as operands.",
     "device/memory/addresses.py: `replace(life, begin=0, end=trace.time) for life in lasting if life.variable in "
@@ -14,8 +16,22 @@ EQUAL: dict[str, str] = {
         "Nothing runs, begins or ends in the superstep behind the last.",
     "host/groups.py: `MAX_OPS_PAST_OPEN_CHAIN = 4`: 4 -> 5":
         "A constant of tuning: results are the same for any number.",
+    "host/concatenation.py: `if 2 * sum(pieces[number][0].num_elements for number in fitting) >= "
+    "op.outputs[0].num_elements:`: 0 -> 1":
+        "A piece has as many elements as the place where it goes.",
+    "host/groups.py: `passed: int = 0`: 0 -> 1":
+        "A chain is made for an op that joins it at once, which sets it.",
+    "ir/sizes.py: `if self._compiled is None or self._compiled[0] != len(self.found):`: 0 -> 1":
+        "The function is compiled at each call then, and gives the same.",
+    "ir/sizes.py: `return 0`: 0 -> 1":
+        "It stands for what no number is; whoever reads it has set other sizes before.",
     "ir/sizes.py: `values = [*given, *[0] * len(self._steps)]`: 0 -> 1":
         "Each of these places is written before it is read.",
+    "optable/pieces.py: `if not _are_known(size, *(number for number in given if number is not None)) or "
+    "op.integer(\"step\", 1) != 1:`: 1 -> 2":
+        "Captured ops name their step, and those of a pass that do not are looked at no more.",
+    "passes/padded_sums.py: `while graph is not before and any(op.target in PADS for op in graph.ops):`: In -> NotIn":
+        "The loop ends where nothing changes, which without such ops is at once.",
     "passes/precision.py: `for tensor, wide in zip(op.outputs, outputs, strict=True):`: True -> False":
         "The second list is made from the first a few lines above.",
     "passes/recompute.py: `last = max((place.stage for _, place in placed), default=0)`: 0 -> 1":

@@ -58,8 +58,9 @@ def test_files_and_tests_exist_and_faults_are_the_same_at_each_call() -> None:
 
 
 def test_faults_of_an_earlier_choice_come_first() -> None:
-    later = chosen(300)[100:140]
-    again = chosen(40, before={names(file)[number] for file, number in later})
+    count = 2 * len(NEAREST)
+    later = chosen(2 * count)[count:]
+    again = chosen(count, before={names(file)[number] for file, number in later})
     assert sorted(again) == sorted(later), "two of each file, as here"
 
 
