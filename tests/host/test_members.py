@@ -1,0 +1,56 @@
+"""What a model is made of, as it is looked at before each call of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from torchipu._kernels.abi import members_of
+
+
+class Shared(nn.Module):
+    """A layer under two names, a parameter that is None, and buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3, bias=False)
+        self.second = self.first
+        self.inner = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout())
+        self.register_buffer("held", torch.zeros(2))
+        self.register_module("missing", None)
+
+
+def _give_a_new_weight(model: Shared) -> None:
+    model.first.weight = nn.Parameter(model.first.weight.detach())
+
+
+CHANGES: list[Callable[[Shared], object]] = [
+    lambda model: model.inner[1].eval(), lambda model: model.inner[0].weight.requires_grad_(False), _give_a_new_weight,
+    lambda model: setattr(model, "held", torch.zeros(2)), lambda model: model.inner.append(nn.ReLU()),
+    lambda model: setattr(model, "second", nn.Linear(3, 3)), lambda model: model.load_state_dict(
+        {name: value.clone() for name, value in model.state_dict().items()}, assign=True,
+    ),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_a_model_is_seen(change: Callable[[Shared], object]) -> None:
+    model = Shared()
+    before = members_of(model)
+    kept = [*model.parameters(), *model.buffers()]  # so that no other tensor is where one of them was
+    assert members_of(model) == before
+    change(model)
+    assert members_of(model) != before
+    assert kept
+
+
+def test_members_are_named_once_and_in_the_order_of_a_walk_by_breadth() -> None:
+    model = Shared()
+    modes, parameters, buffers = members_of(model.train())
+    assert modes == (True,) * 5  # the model, the shared layer, the sequence, and its two
+    norm = model.inner[0]
+    assert parameters == tuple((id(one), True) for one in (model.first.weight, norm.weight, norm.bias))
+    assert buffers == tuple(map(id, (model.held, *norm.buffers())))
