@@ -1,14 +1,15 @@
-"""What a model is made of, as it is looked at before each call of a step."""
+"""What a model is made of, and where it lies, as it is looked at before each call of a step."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from torchipu._kernels.abi import members_of
+from torchipu._kernels.abi import Footprint, members_of
 
 
 class Shared(nn.Module):
@@ -54,3 +55,13 @@ def test_members_are_named_once_and_in_the_order_of_a_walk_by_breadth() -> None:
     norm = model.inner[0]
     assert parameters == tuple((id(one), True) for one in (model.first.weight, norm.weight, norm.bias))
     assert buffers == tuple(map(id, (model.held, *norm.buffers())))
+
+
+def test_a_footprint_is_fetched_though_what_was_there_is_gone() -> None:
+    model = Shared()
+    footprint = Footprint(model, [*model.parameters(), *model.buffers()])
+    footprint.fetch()
+    del model
+    gc.collect()
+    footprint.fetch()
+    Footprint(nn.Module(), []).fetch()

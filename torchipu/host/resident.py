@@ -116,6 +116,8 @@ def mark(residents: Sequence[Resident]) -> None:
 
 def _places_and_versions(residents: Sequence[Resident]) -> list[tuple[int, int]]:
     hosts = [resident.host for resident in residents]
-    if any(map(Tensor.is_inference, hosts)):
+    try:
+        versions = list(map(_VERSION, hosts))
+    except RuntimeError:  # some are of inference mode
         return [resident._place_and_version() for resident in residents]
-    return list(zip(map(Tensor.data_ptr, hosts), map(_VERSION, hosts), strict=True))
+    return list(zip(map(Tensor.data_ptr, hosts), versions, strict=True))

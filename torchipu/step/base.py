@@ -177,6 +177,8 @@ class ProgramStep(RunningStep):
         with self._lock, self._together():
             self._committed = False
             undo = self._keep()
+            if self._footprint is not None:
+                self._footprint.fetch()
             try:
                 (arguments, keywords), leaves, is_stale = self._like_captured(arguments, keywords)
                 is_stale = is_stale or self._signature is None or self._signature_of(leaves) != self._signature

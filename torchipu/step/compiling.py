@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchipu import artifacts
-from torchipu._kernels.abi import members_of
+from torchipu._kernels.abi import Footprint, members_of
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
@@ -90,6 +90,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._built: Built | None = None
         self._residents: list[Resident] = []
         self._hosts: list[torch.Tensor] = []  # the user's tensor of each
+        self._footprint: Footprint | None = None  # of the model and these, which calls look at
         self._copied: list[Resident] = []  # those of which the program has a copy
         self._written_in_place: list[torch.Tensor] = []  # tensors of the user's on which it works
         self._arguments: Arguments | None = None  # from the first call on
@@ -236,6 +237,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
 
     def _note_hosts(self) -> None:
         self._hosts = [resident.host for resident in self._residents]
+        self._footprint = Footprint(self.model, self._hosts)
         self._note_places()
 
     def _note_places(self) -> None:
