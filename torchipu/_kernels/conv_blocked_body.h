@@ -70,6 +70,11 @@ static void FN(lay_planes)(const FN(blocked_item) *t, const float *x, int64_t gr
       }
 }
 
+/* Fetches the row of the next group into the second cache, where it waits while this group's rows are summed. */
+TI_INLINE void FN(fetch_row)(const float *row, int64_t width) {
+  for (int64_t i = 0; i < width * VL; i += 16) __builtin_prefetch(row + i, 0, 2);
+}
+
 /* Lays out the rows that an item needs of the blocks [first, first + count) of a group's channels. */
 static void FN(lay_rows)(const FN(blocked_item) *t, const float *x, int64_t group, int64_t first, int64_t count, float *d) {
   const blocked_window s = t->p->window;
@@ -80,6 +85,7 @@ static void FN(lay_rows)(const FN(blocked_item) *t, const float *x, int64_t grou
         const int64_t row = t->row0 * s.sh - s.ph + r;
         if (row < 0 || row >= s.h) { memset(d, 0, sizeof(float) * (size_t)(t->columns * VL)); continue; }
         FN(lay_row)(image + row * s.w * VL, 0, 0, VL, s.w, -s.pw, t->columns, d);
+        if (t->blocks_in == 1 && s.g > 1) FN(fetch_row)(image + (s.h + row) * s.w * VL, s.w);
       }
     }
 }
