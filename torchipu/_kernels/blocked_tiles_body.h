@@ -37,7 +37,7 @@ TI_INLINE void FN(move_sources)(const int np, ptrdiff_t by, const float **p) {
 }
 
 /* Fetches the pixels of the next tile, where these lie behind those of this one: each block is another stream of short pieces,
- * of which the processor does not see in time that they go on. */
+ * of which the processor does not see in time that they go on. Short vectors leave it the time, and lose some hundredths. */
 TI_INLINE void FN(fetch_sources)(const int np, const float *const *p) {
 #pragma GCC unroll 12
   for (int j = 0; j < np; j++) __builtin_prefetch(p[j] + np * VL);
@@ -52,7 +52,7 @@ TI_INLINE void FN(add_blocks)(const int nb, const int np, const FN(blocked_tile)
   FN(find_sources)(np, t->x + taps[0], t->from, p);
   for (int64_t block = 0; block < t->blocks; block++)
     for (int64_t tap = 1; tap <= num_taps; tap++) {
-      if (num_taps == 1) FN(fetch_sources)(np, p);
+      if (VL == 16 && num_taps == 1) FN(fetch_sources)(np, p);
 #pragma GCC unroll 1
       for (int turn = 0; turn < VL / FN(TURN); turn++, w += FN(TURN) * VL) {
 #pragma GCC unroll 8
