@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchipu._kernels.abi import Footprint, members_of
+from torchipu._kernels.abi import Footprint, ModelMembers, members_of
 
 
 class Shared(nn.Module):
@@ -40,11 +40,13 @@ CHANGES: list[Callable[[Shared], object]] = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_a_model_is_seen(change: Callable[[Shared], object]) -> None:
     model = Shared()
-    before = members_of(model)
+    before, members = members_of(model), ModelMembers(model)
     kept = [*model.parameters(), *model.buffers()]  # so that no other tensor is where one of them was
-    assert members_of(model) == before
+    assert members_of(model) == before == members.found
+    assert members.are_same()
     change(model)
     assert members_of(model) != before
+    assert not members.are_same()
     assert kept
 
 
@@ -55,6 +57,34 @@ def test_members_are_named_once_and_in_the_order_of_a_walk_by_breadth() -> None:
     norm = model.inner[0]
     assert parameters == tuple((id(one), True) for one in (model.first.weight, norm.weight, norm.bias))
     assert buffers == tuple(map(id, (model.held, *norm.buffers())))
+
+
+def test_members_are_the_same_in_other_dictionaries_and_beside_other_attributes() -> None:
+    model = Shared()
+    members = ModelMembers(model)
+    model.inner._parameters = dict(model.inner._parameters)
+    model.first.__dict__["note"] = "not a member"
+    model.__dict__["_modules"] = {"missing": None, **model._modules}
+    assert members.are_same()
+    model.inner[0].register_parameter("bias", None)
+    assert not members.are_same()
+
+
+class AskedForItsMode(nn.Linear):
+    """Its mode is no attribute of the object: what is kept of it is asked for each time."""
+
+    is_training = True
+    training = property(lambda self: self.is_training, lambda self, mode: None)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_modules_of_another_make_are_asked() -> None:
+    doubled = AskedForItsMode(2, 2)
+    model = nn.Sequential(doubled, torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2)))
+    members = ModelMembers(model)
+    assert members.are_same()
+    doubled.is_training = False
+    assert not members.are_same()
 
 
 def test_a_footprint_is_fetched_though_what_was_there_is_gone() -> None:

@@ -8,6 +8,12 @@ cdef extern from "Python.h":
         void *ma_keys
         void *ma_values
 
+cdef extern from "Python.h":
+    object PyObject_GenericGetDict(object holder, void *context)
+    PyObject *PyDict_GetItemWithError(object table, object key) except? NULL
+    int PyDict_Next(PyObject *table, Py_ssize_t *place, PyObject **key, PyObject **value)
+    bint PyDict_Check(PyObject *held)
+
 cdef int64_t LINE = 64  # bytes of a cache line
 cdef int64_t OBJECT_BYTES = 128, TABLE_BYTES = 256, TENSOR_BYTES = 256, STORAGE_BYTES = 128
 # Before an object lie what the collector keeps of it and where its attributes are.
@@ -73,6 +79,18 @@ cdef class Footprint:
             __builtin_prefetch(<const void *>(self.lines[place] * LINE))
 
 
+cdef list modules_of(model):
+    """Return a model's modules, each once, in the order of a walk by breadth."""
+    cdef list found = [model]
+    cdef set known = {<uintptr_t><PyObject *>model}
+    for module in found:
+        for member in module._modules.values():
+            if member is not None and <uintptr_t><PyObject *>member not in known:
+                known.add(<uintptr_t><PyObject *>member)
+                found.append(member)
+    return found
+
+
 def members_of(model):
     """Return what a model is made of, such that equal answers mean the same modules' members in the same modes.
 
@@ -83,12 +101,8 @@ def members_of(model):
         Whether each module trains, in the order in which a walk by breadth meets them, each once; identity of each
         parameter and whether it asks for gradients; identity of each buffer.
     """
-    cdef list modes = [], parameters = [], buffers = [], found = [model]
-    cdef set known = {<uintptr_t><PyObject *>model}
-    cdef Py_ssize_t place = 0
-    while place < len(found):
-        module = found[place]
-        place += 1
+    cdef list modes = [], parameters = [], buffers = []
+    for module in modules_of(model):
         modes.append(module.training)
         for member in module._parameters.values():
             if member is not None:
@@ -96,8 +110,106 @@ def members_of(model):
         for member in module._buffers.values():
             if member is not None:
                 buffers.append(<uintptr_t><PyObject *>member)
-        for member in module._modules.values():
-            if member is not None and <uintptr_t><PyObject *>member not in known:
-                known.add(<uintptr_t><PyObject *>member)
-                found.append(member)
     return tuple(modes), tuple(parameters), tuple(buffers)
+
+
+cdef enum Walk:
+    RECORDS, COMPARES
+
+
+cdef class ModelMembers:
+    """What a model is made of, kept so that asking whether that still holds makes no objects.
+
+    The members of each module are one row of numbers: the mode, the parameters with whether they ask for gradients in
+    the lowest bit, a 0, the buffers, a 0, and the modules.
+
+    Args:
+        model: A ``torch.nn.Module``.
+
+    Attributes:
+        found: What :func:`members_of` says of it.
+    """
+
+    cdef readonly tuple found
+    cdef object model
+    cdef list modules  # by their addresses, in the order of the walk, the model first
+    cdef uintptr_t *row
+    cdef Py_ssize_t count, room, place
+    cdef bint has_plain_modules
+
+    def __cinit__(self, model):
+        self.model = model
+        self.record()
+
+    def __dealloc__(self):
+        free(self.row)
+
+    def are_same(self):
+        """Return whether the model is made of the same, in the same modes."""
+        if self.has_plain_modules and self.walk(COMPARES):
+            return True
+        if members_of(self.model) != self.found:
+            return False
+        self.record()  # the same through other dictionaries
+        return True
+
+    cdef record(self):
+        self.found = members_of(self.model)
+        self.modules = [<uintptr_t><PyObject *>module for module in modules_of(self.model)]
+        self.count = 0
+        self.has_plain_modules = self.walk(RECORDS)
+
+    cdef bint walk(self, Walk kind) except -1:
+        """Go through all modules; whether all was as recorded, or could be recorded.
+
+        A module is looked at once those before it are as they were: one of them holds it, so that it is alive.
+        """
+        cdef uintptr_t module
+        self.place = 0
+        for module in self.modules:
+            if not self.look_at(<object><PyObject *>module, kind):
+                return False
+        return True
+
+    cdef bint look_at(self, module, Walk kind) except -1:
+        cdef PyObject *mode
+        attributes = PyObject_GenericGetDict(module, NULL)
+        mode = PyDict_GetItemWithError(attributes, "training")
+        return (
+            mode != NULL and self.meet(<uintptr_t>mode, kind)
+            and self.look_through(PyDict_GetItemWithError(attributes, "_parameters"), True, kind)
+            and self.look_through(PyDict_GetItemWithError(attributes, "_buffers"), False, kind)
+            and self.look_through(PyDict_GetItemWithError(attributes, "_modules"), False, kind)
+        )
+
+    cdef bint look_through(self, PyObject *table, bint are_parameters, Walk kind) except -1:
+        cdef Py_ssize_t place = 0
+        cdef PyObject *key
+        cdef PyObject *member
+        cdef uintptr_t met
+        if table == NULL or not PyDict_Check(table):
+            return False
+        while PyDict_Next(table, &place, &key, &member):
+            if member == <PyObject *>None:
+                continue
+            met = <uintptr_t>member
+            if are_parameters and (<object>member).requires_grad:
+                met |= 1
+            if not self.meet(met, kind):
+                return False
+        return self.meet(0, kind)
+
+    cdef bint meet(self, uintptr_t number, Walk kind) except -1:
+        """Compare, or record, the next number of the row."""
+        cdef uintptr_t *row
+        if kind == COMPARES:
+            self.place += 1
+            return self.place <= self.count and self.row[self.place - 1] == number
+        if self.count == self.room:
+            row = <uintptr_t *>realloc(self.row, (2 * self.room + 64) * sizeof(uintptr_t))
+            if not row:
+                raise MemoryError
+            self.row, self.room = row, 2 * self.room + 64
+        self.row[self.count] = number
+        self.count += 1
+        return True

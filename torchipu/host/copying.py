@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from torchipu._kernels.abi import copy_memory
+from torchipu.host.laid import Laid
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_SHAPE, _DTYPE = Tensor.shape.__get__, Tensor.dtype.__get__  # type: ignore[attr-defined]
-
-Laid = tuple[list[int], list[bool], list[torch.Size], list[torch.dtype], list[bool]]
-"""Of tensors: where they lie, whether row-major without gaps, shapes, types, and whether torch negates on reading."""
-
-
-def laid(tensors: Collection[Tensor]) -> Laid:
-    """Return how tensors lie: two equal answers mean that the same memory holds the same of them."""
-    return (
-        list(map(Tensor.data_ptr, tensors)), list(map(Tensor.is_contiguous, tensors)), list(map(_SHAPE, tensors)),
-        list(map(_DTYPE, tensors)), list(map(Tensor.is_neg, tensors)),
-    )
 
 
 def _is_plain(target: Tensor, source: Tensor) -> bool:
@@ -87,14 +76,13 @@ class RepeatedCopy:
             copy_memory(self._moved, threads, before_run=True)
             return
         targets = self.targets
-        found = laid(targets)
-        if found != self._found:
+        if self._found is None or not self._found.holds(targets):
             is_plain = all(map(_is_plain, targets, self.sources))
             self._moved = [
                 (target.data_ptr(), source.data_ptr(), target.nbytes)
                 for target, source in zip(targets, self.sources, strict=True)
             ] if is_plain else None
-            self._found = found
+            self._found = Laid(targets)
         if self._moved is None:
             copy_all(targets, self.sources, threads)
             return

@@ -104,20 +104,42 @@ class Resident:
 
 def changed(residents: Sequence[Resident]) -> list[Resident]:
     """Return those of which the user's tensor was written since it was last seen."""
-    now = _places_and_versions(residents)
+    now = _seen(residents)
     return [resident for resident, at in zip(residents, now, strict=True) if resident.seen != at]
 
 
 def mark(residents: Sequence[Resident]) -> None:
     """Take note of the user's tensors as they are now."""
-    for resident, at in zip(residents, _places_and_versions(residents), strict=True):
+    for resident, at in zip(residents, _seen(residents), strict=True):
         resident.seen = at
 
 
-def _places_and_versions(residents: Sequence[Resident]) -> list[tuple[int, int]]:
-    hosts = [resident.host for resident in residents]
+class Versions:
+    """How often tensors were written, as torch counts that: asked of all of them at once.
+
+    Args:
+        tensors: Of the user's.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tensors
+        self._found = _versions_of(tensors)
+
+    def hold(self) -> bool:
+        """Return whether none was written; False where torch does not count that."""
+        return self._found is not None and _versions_of(self._tensors) == self._found
+
+
+def _versions_of(tensors: Sequence[Tensor]) -> list[int] | None:
     try:
-        versions = list(map(_VERSION, hosts))
+        return list(map(_VERSION, tensors))
     except RuntimeError:  # some are of inference mode
+        return None
+
+
+def _seen(residents: Sequence[Resident]) -> list[tuple[int, int]]:
+    hosts = [resident.host for resident in residents]
+    versions = _versions_of(hosts)
+    if versions is None:
         return [resident._place_and_version() for resident in residents]
     return list(zip(map(Tensor.data_ptr, hosts), versions, strict=True))

@@ -181,7 +181,7 @@ class ProgramStep(RunningStep):
                 self._footprint.fetch()
             try:
                 (arguments, keywords), leaves, is_stale = self._like_captured(arguments, keywords)
-                is_stale = is_stale or self._signature is None or self._signature_of(leaves) != self._signature
+                is_stale = is_stale or not self._is_as_compiled(leaves)
                 if self._parts is not None:
                     is_stale = self._meet("call", leaves, is_stale=is_stale)
                 if is_stale:

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchipu import artifacts
-from torchipu._kernels.abi import Footprint, members_of
+from torchipu._kernels.abi import Footprint, ModelMembers
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
@@ -25,13 +25,14 @@ from torchipu.distributed.members import Members
 from torchipu.errors import ConstraintError, OptionsError
 from torchipu.host.border import as_pairs
 from torchipu.host.bound_plan import BoundPlan
-from torchipu.host.copying import Laid, RepeatedCopy, laid
+from torchipu.host.copying import RepeatedCopy
 from torchipu.host.executor import default_threads
+from torchipu.host.laid import Laid
 from torchipu.host.lanes import Lanes, choose_lanes
 from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
-from torchipu.host.resident import Resident
+from torchipu.host.resident import Resident, Versions
 from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options, given_or_default
@@ -91,6 +92,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._residents: list[Resident] = []
         self._hosts: list[torch.Tensor] = []  # the user's tensor of each
         self._footprint: Footprint | None = None  # of the model and these, which calls look at
+        self._versions: Versions | None = None  # of these, where something is made of them once
         self._copied: list[Resident] = []  # those of which the program has a copy
         self._written_in_place: list[torch.Tensor] = []  # tensors of the user's on which it works
         self._arguments: Arguments | None = None  # from the first call on
@@ -101,6 +103,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._laid: Laid | None = None  # how the user's tensors lay when states were placed; None where none are
         self._is_in_place = False  # whether the program works on some of them
         self._signature: tuple[object, ...] | None = None
+        self._model_members: ModelMembers | None = None  # what the model was made of then
         self._clean = False
         self._committed = False
         self._calls = 0
@@ -144,11 +147,14 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
 
     def _signature_of(self, leaves: Sequence[Any]) -> tuple[object, ...]:
         # By identity too: a model may be given other parameters, by load_state_dict(assign=True) for one.
-        modes, parameters, buffers = members_of(self.model)
-        described = tuple([
-            (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
-        ])
-        return (described, modes, parameters, buffers)
+        self._model_members = ModelMembers(self.model)
+        return (_described(leaves), *self._model_members.found)
+
+    def _is_as_compiled(self, leaves: Sequence[Any]) -> bool:
+        """Whether the program is for these inputs, and for the model as it is."""
+        if self._signature is None or self._model_members is None or self._signature[0] != _described(leaves):
+            return False
+        return self._model_members.are_same()
 
     def _slice(self, leaf: Any) -> Any:
         """Return the first micro-batch of an input."""
@@ -198,7 +204,8 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         states = _states_of_user(built, bound.host_plan)
         are_users, self._laid = [False] * len(states), None
         if states and bound.placed_states:
-            self._laid, are_users = laid(states.values()), bound.place_states(list(states.values()))
+            hosts = list(states.values())
+            self._laid, are_users = Laid(hosts), bound.place_states(hosts)
         self._residents = [
             Resident.of(bound.state_view(tensor), host, tensor in built.written, bound.is_apart(tensor))
             for tensor, host in states.items()
@@ -237,6 +244,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
 
     def _note_hosts(self) -> None:
         self._hosts = [resident.host for resident in self._residents]
+        self._versions = None
         self._footprint = Footprint(self.model, self._hosts)
         self._note_places()
 
@@ -333,6 +341,12 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
     @property
     def _host_threads(self) -> int:
         return self.options.host_threads or default_threads()
+
+
+def _described(leaves: Sequence[Any]) -> tuple[object, ...]:
+    return tuple([
+        (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
+    ])
 
 
 @contextlib.contextmanager

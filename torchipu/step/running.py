@@ -11,9 +11,10 @@ import torch
 from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
 from torchipu.host.bound_plan import BoundPlan
-from torchipu.host.copying import RepeatedCopy, copy_all, count_writes, laid
+from torchipu.host.copying import RepeatedCopy, copy_all, count_writes
 from torchipu.host.kept_states import undrawn_where_it_fails
-from torchipu.host.resident import Resident, Returned, changed, mark
+from torchipu.host.laid import Laid
+from torchipu.host.resident import Resident, Returned, Versions, changed, mark
 from torchipu.optable.random_streams import Seeding
 from torchipu.step import watching
 from torchipu.step.compiling import CompilingStep
@@ -198,15 +199,15 @@ class RunningStep(CompilingStep):
 
     def _place_states(self, bound: BoundPlan) -> None:
         """Look whether the user's tensors lie as they did, and let the program work where they lie now."""
-        now = laid(self._hosts)
-        if now == self._laid:
+        assert self._laid is not None
+        if self._laid.holds(self._hosts):
             return
         are_users = bound.place_states([host.detach() for host in self._hosts])
         for resident, view, is_users in zip(self._residents, bound.placed_states.views, are_users, strict=True):
             resident.memory, resident.is_users = view, is_users
         self._note_places()
         self._clean = False
-        self._laid = now  # last: what is interrupted is done again
+        self._laid = Laid(self._hosts)  # last: what is interrupted is done again
 
     def _upload(self) -> bool:
         """Bring the user's tensors into the program's memory.
@@ -217,6 +218,8 @@ class RunningStep(CompilingStep):
         looked_at = self._residents if self._has_prepared else self._copied
         if not looked_at:
             return False  # nobody asks what has changed
+        if self._clean and self._versions is not None and self._versions.hold():
+            return True
         stale = changed(looked_at) if self._clean else looked_at
         copied = [resident for resident in stale if not resident.is_users]
         if copied:
@@ -224,6 +227,8 @@ class RunningStep(CompilingStep):
                 copy_all([r.memory for r in copied], [r.source() for r in copied], self._host_threads)
         if stale:
             mark(stale)
+        if self._has_prepared and self._laid is not None:  # they lie where they lay
+            self._versions = Versions(self._hosts)
         return self._has_prepared and not stale and self._clean
 
     def _download(self) -> None:
