@@ -166,12 +166,31 @@ class Split(nn.Module):
         return self.last(z), y[:, 1:4]  # of which few are taken
 
 
+class Grouped(nn.Module):
+    """Pools of normalised groups, scaled by channels of two shapes and divided by those of each image."""
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(8, channels, 3, padding=1), nn.Conv2d(channels, 24, 1)
+        self.norm, self.other = nn.GroupNorm(groups, channels), nn.GroupNorm(1, channels, affine=False)
+        self.scale = nn.Parameter(torch.rand(channels, 1, 1) + 0.5)
+        self.shift = nn.Parameter(torch.randn(1, channels, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.silu(self.norm(self.first(x)))
+        y = y + self.scale * (F.avg_pool2d(y, 3, 1, 1, count_include_pad=False) - y)
+        y = self.other(y) / (1 + y.mean((2, 3), keepdim=True).square()) + self.shift
+        return self.last(y)
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], *tuple[tuple[int, ...], ...]]] = {
     "gated": (lambda: nn.Sequential(Gated(72), Gated(40)), (2, 72, 14, 14)),
     "residual": (lambda: nn.Sequential(Residual(48), Residual(48)), (3, 48, 9, 7)),
     "dense": (Dense, (2, 16, 12, 12)),
     "split": (lambda: Split(58), (3, 20, 14, 13)),
     "split-in-blocks": (lambda: Split(64), (2, 20, 14, 13)),
+    "grouped": (lambda: Grouped(60, 12), (2, 8, 26, 25)),
+    "one-group": (lambda: Grouped(48, 1), (3, 8, 19, 20)),
     "pooled": (Pooled, (2, 3, 61, 61)),
     "read-twice": (ReadTwice, (1, 24, 10, 13)),
     "inverted": (
@@ -225,6 +244,14 @@ def test_channels_that_fill_no_blocks_are_joined_in_blocks(monkeypatch: pytest.M
     joined = [place for place, name in enumerate(kernels) if name == "move_blocked"]
     assert len(joined) == 8, kernels
     assert "to_blocked" not in kernels[joined[0] : joined[-1]], kernels
+
+
+def test_groups_and_what_is_done_to_channels_stay_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, x = planned_kernels(monkeypatch), torch.randn(2, 8, 26, 25)
+    torchipu.InferenceStep(Grouped(60, 12).eval().requires_grad_(False), torchipu.Options(frozen_weights=True))(x)
+    assert kernels.count("group_moments_blocked") == 2, kernels
+    assert kernels.count("to_blocked") == 2, kernels  # the numbers of channels, once for all calls
+    assert kernels.count("from_blocked") == 1, kernels
 
 
 class Shortcut(nn.Module):

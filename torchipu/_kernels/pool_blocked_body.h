@@ -76,13 +76,14 @@ TI_KERNEL(end_blocked) {
     const int64_t block = item % blocks, first = item * p->pixels * VL;
     const float *const x = (const float *)args[1] + first;
     float *const y = (float *)args[0] + first;
-    VF factor = FN(set)(1.f);
+    VF factor = FN(set)(1.f), shift = FN(set)(-0.f);  /* which changes nothing */
     if (p->has_factor) factor = FN(load)((const float *)args[2] + item * VL);
-    FN(blocked_ending) e = FN(begin_ending)(args + 2 + p->has_factor, p->flags, p->activation, blocks * VL, block * VL, args[0], p->channels, p->pixels);
+    if (p->has_shift) shift = FN(load)((const float *)args[3] + item * VL);
+    FN(blocked_ending) e = FN(begin_ending)(args + 2 + p->has_factor + p->has_shift, p->flags, p->activation, blocks * VL, block * VL, args[0], p->channels, p->pixels);
     FN(move_ending)(&e, first);
     for (int64_t i = 0; i < p->pixels; i += RUN) {
       const int64_t count = ti_min(RUN, p->pixels - i);
-      for (int64_t k = i * VL; k < (i + count) * VL; k += VL) FN(store)(y + k, FN(load)(x + k) * factor);
+      for (int64_t k = i * VL; k < (i + count) * VL; k += VL) FN(store)(y + k, FN(fma)(FN(load)(x + k), factor, shift));
       FN(end_block)(&e, y + i * VL, at, count, 0);
       FN(move_ending)(&e, count * VL);
     }

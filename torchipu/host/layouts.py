@@ -8,7 +8,7 @@ values into the layout and back costs. Whatever else reads a value is given it r
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchipu.host.emit.blocked_layout import (
     blocked_shape,
@@ -125,6 +125,8 @@ class Layouts:
                 emit_rows_to_blocked(plan, self.output(tensor, plan), plain.permuted(CHANNELS_LAST))
             else:
                 plain = plan.value(tensor, DType.FLOAT)
+                if len(plain.shape) == 3:  # of channels
+                    plain = replace(plain, shape=(1, *plain.shape), strides=(plain.num_elements, *plain.strides))
                 emit = emit_rows_to_blocked if tensor in self.rows else emit_to_blocked
                 emit(plan, self.output(tensor, plan), plain)
         return self.held[tensor]
@@ -133,7 +135,7 @@ class Layouts:
         """Return the sizes of the images that a value holds, whether channels come second or last."""
         if tensor in self.rows:
             return self.rows[tensor]
-        images, channels, height, width = tensor.shape
+        images, channels, height, width = _as_images(tensor.shape)
         return images, channels, height, width
 
     def output(self, tensor: Tensor, plan: HostPlanner) -> HostTensor:
@@ -241,15 +243,28 @@ def _hands_on_one(op: Op, uses: Uses) -> bool:
 
 
 def _is_alike(op: Op, rows: Rows) -> bool:
-    """Whether an op is elementwise on floats of one shape, ``[N, C, H, W]``, and single numbers."""
+    """Whether an op is elementwise on floats of one shape, ``[N, C, H, W]``, numbers of channels and single ones."""
     if any(tensor in rows for tensor in (*op.inputs, *op.outputs)):
         return False  # a chain may join others of that shape with their channels second
     if not can_join(op) or len(op.outputs) != 1 or len(op.outputs[0].shape) != 4:
         return False
     shape = op.outputs[0].shape
     tensors = (*op.inputs, *op.outputs)
-    alike = all(tensor.shape == shape or tensor.num_elements == 1 for tensor in op.inputs)
+    alike = all(
+        tensor.shape == shape or tensor.num_elements == 1 or _is_of_channels(tensor, shape) for tensor in op.inputs
+    )
     return alike and op.outputs[0].num_elements > 1 and all(tensor.dtype is DType.FLOAT for tensor in tensors)
+
+
+def _is_of_channels(tensor: Tensor, shape: Sequence[int]) -> bool:
+    """Whether a value has one number for each channel of images of a shape, or of all of them alike."""
+    images, *plane = _as_images(tensor.shape)
+    return len(tensor.shape) in (3, 4) and images in (1, shape[0]) and plane == [shape[1], 1, 1]
+
+
+def _as_images(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape with leading dimensions of 1, four in all."""
+    return (*[1] * (4 - len(shape)), *shape)
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:

@@ -60,6 +60,7 @@ class EndBlockedInts(NamedTuple):
         channels: Of an image.
         pixels: Of a plane.
         has_factor: Whether each channel of each image is multiplied by a number.
+        has_shift: Whether a number is then added to it; only where there is a factor.
         flags: See `BlockedEnding`.
         activation: See `Activation`.
     """
@@ -67,6 +68,7 @@ class EndBlockedInts(NamedTuple):
     channels: int
     pixels: int
     has_factor: int
+    has_shift: int
     flags: int
     activation: Activation
 
@@ -74,8 +76,9 @@ class EndBlockedInts(NamedTuple):
 END_BLOCKED = Kernel(
     "end_blocked",
     {
-        "y": "[n][blocks][pixels][lanes] = act(scale x + shift + addend), or act(factor x)", "x": "likewise",
-        "factor?": "[n][blocks][lanes]", "first?": "of `fold_blocked`: only its shift is added",
+        "y": "[n][blocks][pixels][lanes] = act(scale x + shift + addend), or act(factor x + shift)", "x": "likewise",
+        "factor?": "[n][blocks][lanes]", "shift?": "[n][blocks][lanes]",
+        "first?": "of `fold_blocked`: only its shift is added",
         "affine?": "of `fold_blocked`", "addend?": "as y", "gate?": "as y",
         "random*": "words of the ops that round stochastically",
     },

@@ -56,7 +56,7 @@ def emit_mean(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:
 
 def emit_end(
     plan: HostPlanner, shape: Sequence[int], y: HostTensor, x: HostTensor, ending: Ending,
-    factor: HostTensor | None = None,
+    factor: HostTensor | None = None, shift: HostTensor | None = None,
 ) -> None:
     """Emit what a convolution does to its sums, by itself.
 
@@ -67,12 +67,15 @@ def emit_end(
         x: What it is done to.
         ending: What is done.
         factor: A number for each plane, ``[N, blocks, ..., lanes]``, by which it is multiplied first.
+        shift: Likewise, added to that; only beside a factor.
     """
     lanes = vector_lanes()
     items = shape[0] * -(-shape[1] // lanes)
-    operands = [held for held in (factor, *ending.operands(plan, shape[1])) if held is not None]
+    operands = [held for held in (factor, shift, *ending.operands(plan, shape[1])) if held is not None]
     plan.step(
         END_BLOCKED, [y], [x, *operands],
-        ints=EndBlockedInts(shape[1], prod(shape[2:]), factor is not None, ending.flags, ending.activation),
+        ints=EndBlockedInts(
+            shape[1], prod(shape[2:]), factor is not None, shift is not None, ending.flags, ending.activation,
+        ),
         items=items, grain=grain_for(items, prod(shape), LEAST_ELEMENTS),
     )
