@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchipu
+from tests.host.planned import planned_kernels
 from tests.host.test_layouts import note_layouts
 
 
@@ -70,7 +71,26 @@ class Across(nn.Module):
         return self.last(torch.cat([y, self.up(deep)], 1))
 
 
+class Up(nn.Module):
+    """Transposed convolutions: phases of one and of several taps, some of none, with transforms, dilated, grouped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([
+            nn.ConvTranspose2d(96, 64, 4, 2, 1, bias=False), nn.ConvTranspose2d(64, 80, 3, 1, 1),
+            nn.ConvTranspose2d(80, 32, 3, 2, 1, output_padding=(1, 0)),
+            nn.ConvTranspose2d(32, 64, 1, 2, groups=2), nn.ConvTranspose2d(64, 40, 3, 1, 2, dilation=2),
+        ])
+        self.norms = nn.ModuleList(nn.BatchNorm2d(layer.out_channels) for layer in self.layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = F.relu(norm(layer(x)))
+        return x
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "up": (lambda: nn.Sequential(nn.Conv2d(3, 96, 3, 1, 1), Up()), (3, 3, 9, 8)),
     "residual": (lambda: nn.Sequential(nn.Conv2d(3, 64, 3, 2, 1), Residual(64, 96)), (4, 3, 49, 41)),
     "dense": (lambda: nn.Sequential(nn.Conv2d(3, 40, 5, 1, 2), Dense()), (3, 3, 24, 22)),
     "grouped": (lambda: nn.Sequential(nn.Conv2d(3, 48, 4, 4), Grouped(), Grouped()), (4, 3, 80, 72)),
@@ -109,6 +129,19 @@ def test_gradients_equal_float64_for_any_number_of_threads(name: str, monkeypatc
         scale = float(wanted.abs().max())
         error, least = float((mine - wanted).abs().max()), float((theirs - wanted).abs().max())
         assert error <= 6 * least + 2e-6 * scale
+
+
+def test_transposed_convolutions_have_kernels_for_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(4)
+    model, kernels = nn.Sequential(nn.Conv2d(3, 96, 3, 1, 1), Up()), planned_kernels(monkeypatch)
+    frozen = torchipu.InferenceStep(model.eval().requires_grad_(False), torchipu.Options(frozen_weights=True))
+    x = torch.randn(3, 3, 9, 8)
+    found, wanted = frozen(x), copy.deepcopy(model).double()(x.double())
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
+    assert {"conv_product", "conv_input", "to_blocked"}.isdisjoint(kernels), kernels
+    assert kernels.count("from_blocked") == 1, kernels
+    gradients_of(model.train(), torch.compile(model.requires_grad_(), backend="ipu"), x)
+    assert kernels.count("conv_weight_blocked") >= 2, kernels
 
 
 @pytest.mark.parametrize("strict", [False, True])

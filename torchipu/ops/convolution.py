@@ -63,9 +63,14 @@ class Problem:
         return self.volume.macs == 0
 
     @property
+    def is_planar(self) -> bool:
+        """Whether it is one of two dimensions and not of nothing."""
+        return self.dimensions == 2 and not self.is_empty
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is a convolution of two dimensions, not transposed and not of nothing."""
-        return self.dimensions == 2 and not self.is_transposed and not self.is_empty
+        return self.is_planar and not self.is_transposed
 
 
 def problem_of(op: Op) -> Problem:

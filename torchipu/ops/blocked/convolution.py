@@ -39,9 +39,12 @@ def _shape(op: Op) -> Shape:
 
 
 def _serves(op: Op, rows: Rows) -> bool:
-    if not is_of_floats(op, rows) or not problem_of(op).is_plain:
+    problem = problem_of(op)
+    if not is_of_floats(op, rows) or not problem.is_planar:
         return False
-    s = _shape(op)
+    s = problem.planar
+    if problem.is_transposed:
+        return conv_blocked.serves_input(s)
     return depthwise_blocked.serves(s) or conv_blocked.serves(s)
 
 
@@ -53,6 +56,8 @@ def _parted(ops: Sequence[Op]) -> tuple[Sequence[Op], Sequence[Op]]:
 
 def _goes_deep(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
     """Whether a depthwise convolution reads what one of a pixel makes, and nothing else of that is asked."""
+    if problem_of(ops[0]).is_transposed or problem_of(after).is_transposed:
+        return False
     if any(op.target in (CONVOLUTION, ADD) for op in ops[1:]) or after.needed("weight") is ops[-1].outputs[0]:
         return False
     return _serves(after, rows) and pointwise_depthwise.serves(_shape(ops[0]), _shape(after))
@@ -104,11 +109,19 @@ def product_gain_ns(s: Shape, weights: int, terms: Terms, *, is_plain: bool = Fa
     return gain + (max(0.0, winograd.saved_ns(s)) if is_transformed else 0.0)
 
 
+def input_gain_ns(s: Shape, terms: Terms) -> float:
+    """Return the nanoseconds that blocks save of the gradient of the input of a convolution of these sizes."""
+    parts = [part.shape for part in conv_blocked.input_parts(s) if part.shape.macs]
+    return sum(product_gain_ns(part, part.g * part.oc * part.summands, terms) for part in parts)
+
+
 def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     inner, ops = _parted(ops)
     if inner:
         return _gain_ns(inner, terms) + _gain_ns(ops, terms)
     s = _shape(ops[0])
+    if problem_of(ops[0]).is_transposed:
+        return input_gain_ns(s, terms)
     ended = ACTIVATION_NS * s.output_elements if ops[-1].target != RELU and len(ops) > 1 else 0.0
     if depthwise_blocked.serves(s):
         laid_out = DEPTHWISE_ROW_NS * s.n * s.g * s.h + DEPTHWISE_INPUT_NS * s.input_elements
@@ -139,6 +152,33 @@ def _ending(ops: Sequence[Op], plan: BlockedPlanner) -> conv_blocked.Ending:
     )
 
 
+def emit_input_gradient(
+    plan: BlockedPlanner, s: Shape, dx: HostTensor, dy: HostTensor, weight: HostTensor, ending: conv_blocked.Ending,
+) -> None:
+    """Emit the gradient of the input of a convolution of these sizes, or a transposed convolution, which is one.
+
+    Args:
+        plan: The planner.
+        s: Sizes of the convolution.
+        dx: Gradient of its input, in the blocked layout.
+        dy: Gradient of its results, likewise.
+        weight: Weights, row-major.
+        ending: What becomes of the sums.
+    """
+    transforms = not plan.is_strict and winograd.serves(s) and winograd.saved_ns(winograd.input_shape(s)) > 0
+    emit = winograd.emit_input_gradient if transforms else conv_blocked.emit_input_gradient
+    emit(plan, s, dx, dy, weight, ending)
+
+
+def emit_convolution(
+    plan: BlockedPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, ending: conv_blocked.Ending,
+) -> None:
+    """Emit a convolution of these sizes, of values in the blocked layout; likewise."""
+    transforms = not plan.is_strict and winograd.serves(s) and winograd.saved_ns(s) > 0
+    emit = winograd.emit if transforms else conv_blocked.emit
+    emit(plan, s, out, x, weight, ending)
+
+
 def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     inner, ops = _parted(ops)
     if inner:
@@ -147,14 +187,19 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     convolution, s = ops[0], _shape(ops[0])
     x, weight = convolution.needed("input"), convolution.needed("weight")
     ending = _ending(ops, plan)
+    if problem_of(convolution).is_transposed:
+        source, held = plan.blocked(x), plan.value(weight, DType.FLOAT)
+        emit_input_gradient(plan, s, plan.blocked_output(ops[-1].outputs[0]), source, held, ending)
+        return
     is_plain = _reads_plain(s) and not plan.is_blocked(x)
     out, held = plan.blocked_output(ops[-1].outputs[0]), plan.value(weight, DType.FLOAT)
     source = plan.value(x, DType.FLOAT) if is_plain else plan.blocked(x)
-    if not (is_plain or plan.is_strict) and winograd.serves(s) and winograd.saved_ns(s) > 0:
-        winograd.emit(plan, s, out, source, held, ending)
-        return
-    emit = depthwise_blocked.emit if depthwise_blocked.serves(s) else conv_blocked.emit
-    emit(plan, s, out, source, held, ending, is_plain=is_plain)
+    if depthwise_blocked.serves(s):
+        depthwise_blocked.emit(plan, s, out, source, held, ending, is_plain=is_plain)
+    elif is_plain:
+        conv_blocked.emit(plan, s, out, source, held, ending, is_plain=True)
+    else:
+        emit_convolution(plan, s, out, source, held, ending)
 
 
 def _emit_both(inner: Sequence[Op], ops: Sequence[Op], plan: BlockedPlanner) -> None:

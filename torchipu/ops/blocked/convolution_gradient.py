@@ -13,9 +13,22 @@ from torchipu.host.emit.vectors import vector_lanes
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import is_floating, is_of_floats
-from torchipu.ops.blocked.convolution import BLOCKED_NS, PLAIN_NS, product_gain_ns
+from torchipu.ops.blocked.convolution import (
+    BLOCKED_NS,
+    PLAIN_NS,
+    emit_convolution,
+    emit_input_gradient,
+    input_gain_ns,
+    product_gain_ns,
+)
 from torchipu.ops.blocked.halves import op_rounding
-from torchipu.ops.convolution import emit_parameter_gradients, present_results, problem_of, weight_gradient
+from torchipu.ops.convolution import (
+    Problem,
+    emit_parameter_gradients,
+    present_results,
+    problem_of,
+    weight_gradient,
+)
 from torchipu.ops.fusions.conv_epilogue import ADD, addend_of, adds_like
 from torchipu.ops.fusions.conv_gradient_epilogue import BACKWARD
 from torchipu.ops.fusions.picked import RELU_BACKWARD
@@ -43,11 +56,13 @@ def _serves(op: Op, rows: Rows) -> bool:
     tensors = [op.needed(name) for name in ("grad_output", "input", "weight")]
     if any(t in rows or len(t.shape) != 4 for t in tensors) or not is_floating(*tensors) or has_half_partials(op):
         return False
-    if not problem_of(op).is_plain:
+    problem = problem_of(op)
+    if not problem.is_planar:
         return False
     if not present_results(op)[0]:
-        return conv_blocked.serves(_shape(op)) and _weight_in_blocks(op)
-    return conv_blocked.serves_input(_shape(op)) and _input_gain_ns(_shape(op), Terms()) > 0
+        return conv_blocked.serves(problem.planar) and _weight_in_blocks(op)
+    serves = conv_blocked.serves if problem.is_transposed else conv_blocked.serves_input
+    return serves(problem.planar) and _input_gain_ns(problem, Terms()) > 0
 
 
 def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
@@ -81,17 +96,19 @@ def _result(ops: Sequence[Op]) -> Tensor | None:
     return ops[-1].outputs[0] if present_results(ops[0])[0] else None
 
 
-def _input_gain_ns(s: Shape, terms: Terms) -> float:
-    parts = [part.shape for part in conv_blocked.input_parts(s) if part.shape.macs]
-    return sum(product_gain_ns(part, part.g * part.oc * part.summands, terms) for part in parts)
+def _input_gain_ns(problem: Problem, terms: Terms) -> float:
+    s = problem.planar
+    if problem.is_transposed:
+        return product_gain_ns(s, s.g * s.oc * s.summands, terms)
+    return input_gain_ns(s, terms)
 
 
 def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
-    s, gain = _shape(ops[0]), 0.0
+    problem, gain = problem_of(ops[0]), 0.0
     if present_results(ops[0])[0]:
-        gain += _input_gain_ns(s, terms)
+        gain += _input_gain_ns(problem, terms)
     if _weight_in_blocks(ops[0]):
-        gain += _weight_gain_ns(s, is_strict=terms.is_strict)
+        gain += _weight_gain_ns(problem.planar, is_strict=terms.is_strict)
     return gain
 
 
@@ -102,20 +119,21 @@ def _rounded(ops: Sequence[Op], plan: BlockedPlanner) -> list[OpRounding | None]
 
 
 def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
-    backward, s = ops[0], _shape(ops[0])
+    backward, problem = ops[0], problem_of(ops[0])
+    s = problem.planar
     addend, gate = (None if tensor is None else plan.blocked(tensor) for tensor in _added_and_gate(ops))
     result, dy = _result(ops), plan.blocked(backward.needed("grad_output"))
     if result is not None and plan.wanted(result):
         weight = plan.value(backward.needed("weight"), DType.FLOAT)
         ending = conv_blocked.Ending(addend=addend, gate=gate, rounded=_rounded(ops, plan))
-        transforms = not plan.is_strict and winograd.serves(s) and winograd.saved_ns(winograd.input_shape(s)) > 0
-        emit = winograd.emit_input_gradient if transforms else conv_blocked.emit_input_gradient
+        emit = emit_convolution if problem.is_transposed else emit_input_gradient
         emit(plan, s, plan.blocked_output(result), dy, weight, ending)
     dw, in_blocks = weight_gradient(backward), _weight_in_blocks(backward)
     if dw is not None and in_blocks and plan.wanted(dw):
         transforms = not plan.is_strict and winograd.serves(s) and winograd_weight.saved_ns(s) > 0
         emit_weight = winograd_weight.emit if transforms else conv_weight_blocked.emit
-        emit_weight(plan, s, plan.output(dw, DType.FLOAT), dy, plan.blocked(backward.needed("input")))
+        pair = dy, plan.blocked(backward.needed("input"))
+        emit_weight(plan, s, plan.output(dw, DType.FLOAT), *(reversed(pair) if problem.is_transposed else pair))
     emit_parameter_gradients(backward, plan, has_weight=not in_blocks)
 
 
