@@ -2,6 +2,7 @@
  *
  * A value is written by one item only, which takes its sources in their order: the result is the same on any number of
  * threads, the last write wins, and sums are added from the first source to the last. */
+#include "copy_bytes_body.h"
 
 TI_INLINE int64_t FN(position)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
@@ -172,7 +173,7 @@ TI_KERNEL(take_strided) {
         at += left % inner[d] * inner[inside + d];
         left /= inner[d];
       }
-      if (step == 1) memcpy(out + i * bytes, source + at * bytes, (size_t)(run * bytes));
+      if (step == 1) FN(copy_bytes)(out + i * bytes, source + at * bytes, run * bytes);
       else for (int64_t j = 0; j < run; j++)
         memcpy(out + (i + j) * bytes, source + (at + j * step) * bytes, (size_t)bytes);
     }
@@ -185,7 +186,7 @@ TI_KERNEL(take_strided) {
     const T *base = (const T *)args[1] + item * inner, *sources = (const T *)args[2] + o * n * step; \
     int64_t j = offsets[k]; \
     const int64_t last = offsets[k + 1], count = last - j + with_base; \
-    if (with_base || j == last) memcpy(out, base, (size_t)inner * sizeof(T)); \
+    if (with_base || j == last) FN(copy_bytes)((char *)out, (const char *)base, inner * (int64_t)sizeof(T)); \
     else { \
       const T *s = sources + order[j++] * step; \
       for (int64_t i = 0; i < inner; i++) out[i] = s[i * lane]; \
