@@ -177,6 +177,17 @@ TI_KERNEL(sum_rows) {
   return TI_OK;
 }
 
+/* Repeats an element. */
+#define TI_FILL_ROW(T) { const T one = *(const T *)src; for (int64_t i = 0; i < n; i++) ((T *)out)[i] = one; break; }
+static void FN(fill_row)(char *out, const char *src, int64_t n, int64_t bytes) {
+  switch (bytes) {
+    case 1: memset(out, *src, (size_t)n); break;
+    case 2: TI_FILL_ROW(uint16_t)
+    case 4: TI_FILL_ROW(uint32_t)
+    default: TI_FILL_ROW(uint64_t)
+  }
+}
+#undef TI_FILL_ROW
 TI_KERNEL(put_rows) {
   const put_rows_ints *const p = (const put_rows_ints *)ints;
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
@@ -190,7 +201,7 @@ TI_KERNEL(put_rows) {
     }
     const char *src = args[2] + (o * n + order[offsets[k + 1] - 1]) * step * bytes;
     if (lane) FN(copy_bytes)(out, src, inner * bytes);
-    else for (int64_t i = 0; i < inner; i++) memcpy(out + i * bytes, src, (size_t)bytes);
+    else FN(fill_row)(out, src, inner, bytes);
   }
   return TI_OK;
 }

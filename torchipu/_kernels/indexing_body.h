@@ -26,6 +26,19 @@ TI_INLINE int FN(are_rows)(const char *index, const int64_t index_bytes, int64_t
   return wrong >= 0;
 }
 
+/* Lists the rows that n indices name, negative ones from the end where they wrap; whether all of them are rows. */
+TI_INLINE int FN(list_rows)(int64_t *to, const char *index, const int64_t index_bytes, int64_t n, int64_t rows, int64_t wraps) {
+  const int64_t behind = wraps ? rows : 0;
+  int64_t wrong = 0;
+  for (int64_t j = 0; j < n; j++) {
+    int64_t k = FN(position)(index, index_bytes, j);
+    k += k < 0 ? behind : 0;
+    wrong |= k | (int64_t)((uint64_t)rows - 1 - (uint64_t)k);
+    to[j] = k;
+  }
+  return wrong >= 0;
+}
+
 TI_INLINE int FN(gather_sized)(
     char *const *args, const int64_t *ints, int64_t begin, int64_t end, const int64_t bytes, const int64_t index_bytes) {
   const gather_block_ints *const p = (const gather_block_ints *)ints;
@@ -91,18 +104,20 @@ TI_INLINE void FN(join_at)(char *to, const char *from, const int64_t bytes, cons
 TI_INLINE int FN(scatter_indexed)(char *const *args, const scatter_block_ints *p, int64_t begin, int64_t end, const int64_t bytes,
                                   const int how, const int is_long, const int64_t index_bytes) {
   const int64_t n = p->index_rows, inner = p->inner, extent = p->extent, source_rows = p->source_rows;
-  const int64_t panels = (inner + TI_SCATTER_PANEL - 1) / TI_SCATTER_PANEL, constant = source_rows == 0;
+  const int64_t panels = (inner + TI_SCATTER_PANEL - 1) / TI_SCATTER_PANEL, constant = source_rows == 0, wraps = p->wraps;
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / panels, first = item % panels * TI_SCATTER_PANEL, columns = ti_min(TI_SCATTER_PANEL, inner - first);
     char *out = args[0] + (o * extent * inner + first) * bytes;
     const char *source = args[2] + (constant ? 0 : (o * source_rows * inner + first) * bytes);
     const char *index = args[1] + (o * n * inner + first) * index_bytes;
-    if (inner == 1 && !constant) {
+    if (inner == 1) {
+      int64_t places[TI_CHECKED_INDICES];
       for (int64_t i = 0; i < n; i += TI_CHECKED_INDICES) {
         const int64_t last = ti_min(n, i + TI_CHECKED_INDICES);
-        if (!FN(are_rows)(index + i * index_bytes, index_bytes, last - i, extent)) return TI_TRAP_INDEX;
-        for (int64_t j = i; j < last; j++)
-          FN(join_at)(out + FN(position)(index, index_bytes, j) * bytes, source + j * bytes, bytes, how, is_long);
+        if (!FN(list_rows)(places, index + i * index_bytes, index_bytes, last - i, extent, wraps)) return TI_TRAP_INDEX;
+        if (constant) for (int64_t j = i; j < last; j++) FN(join_at)(out + places[j - i] * bytes, source, bytes, how, is_long);
+        else for (int64_t j = i; j < last; j++)
+          FN(join_at)(out + places[j - i] * bytes, source + j * bytes, bytes, how, is_long);
       }
       continue;
     }
