@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import torchipu
-
 from tests.kernels.elem_planner import run_op
 from torchipu.host.planner import Planner
 

@@ -92,6 +92,7 @@ class GraphExecutor:
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
         self._lock = threading.Lock()
         self.output_memory = output_memory.SHARED.get()
+        self.border_memory = output_memory.BORDER.get()
         self.plans: dict[Key, BoundPlan] = {}
         self.last_layout: Layout = None
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
@@ -111,10 +112,11 @@ class GraphExecutor:
         """
         if is_resting():
             return zeros_of(self.graph.outputs)
-        given = [
-            value if value.dtype is dtype else value.to(dtype)
-            for value, dtype in zip(tensors, self.dtypes, strict=True)
-        ]
+        given = list(tensors)
+        places = [place for place, dtype in enumerate(self.dtypes) if given[place].dtype is not dtype]
+        converted = [given[place] for place in places], [self.dtypes[place] for place in places]
+        for place, value in zip(places, self.border_memory.copies(*converted), strict=True):
+            given[place] = value
         strides = tuple([None if value.is_contiguous() else value.stride() for value in given])
         return self._call(given, strides if any(strides) else None)
 
