@@ -125,7 +125,21 @@ TI_INLINE void FN(sum_elements)(float *out, const float *source, const int64_t *
       while (offsets[k + 1] <= first + j) k++;
       to[j] = (int32_t)k;
     }
-    for (int64_t t = 0; t < tables; t++) {
+    int64_t t = 0;
+    /* What follows often goes to the same row, and waits for it: others of other tables do not. */
+    for (; t + 4 <= tables; t += 4) {
+      float *const sums = out + t * rows;
+      const float *const values = source + t * n * step;
+      for (int64_t j = 0; j < count; j++) {
+        const int64_t row = to[j], value = from[j] * step;
+        const float a = values[value], b = values[value + n * step], c = values[value + 2 * n * step], d = values[value + 3 * n * step];
+        sums[row] += alpha * a;
+        sums[row + rows] += alpha * b;
+        sums[row + 2 * rows] += alpha * c;
+        sums[row + 3 * rows] += alpha * d;
+      }
+    }
+    for (; t < tables; t++) {
       float *const sums = out + t * rows;
       const float *const values = source + t * n * step;
       for (int64_t j = 0; j < count; j++) sums[to[j]] += alpha * values[from[j] * step];
