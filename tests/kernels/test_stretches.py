@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from tests.kernels.elem_planner import Ref, run_chain, run_op
+from torchipu._kernels.table.elementwise import OPERATIONS, ChainInstruction
+from torchipu.optable.overwriting import overwritten
 
 SHAPES = [
     ((5, 4096), (4096,)), ((5, 4096), (5, 1)), ((7, 784), (784,)), ((7, 784), (7, 1)), ((11, 196), (11, 1)),
@@ -70,3 +72,16 @@ def test_rows_of_any_length_are_copied_to_any_place(columns: int, dtype: torch.d
         assert torch.equal(ours, eager)
     (ours,), (eager,) = run_op("aten.index_select.default", x, 0, torch.tensor([2, 0, 2]))
     assert torch.equal(ours, eager)
+
+
+def test_a_result_that_is_written_before_the_last_reading_does_not_lie_over_what_a_register_shows() -> None:
+    """Slots 0 and 1 are results, 2 is an operand that is loaded to the register 3."""
+    load, multiply, add = (OPERATIONS[name] for name in ("x_load", "f_mul", "f_add"))
+    program = [
+        ChainInstruction(load, 3, 2, 2, 2, 0), ChainInstruction(multiply, 0, 3, 3, 3, 0),
+        ChainInstruction(add, 1, 3, 0, 3, 0),
+    ]
+    arguments = [0, 1, 2, None]
+    assert overwritten(program, arguments, 2, 1) == (frozenset(), frozenset([0]))
+    program.insert(1, ChainInstruction(add, 3, 3, 3, 3, 0))  # from here on the register is its own
+    assert overwritten(program, arguments, 2, 1) == (frozenset([0]), frozenset([0]))
