@@ -125,3 +125,41 @@ def test_results_lie_on_the_host_whatever_the_default_device() -> None:
     with torch.device("meta"):
         made = OutputMemory().empty([Room.of((3,), torch.float32), LARGE])
     assert [value.device.type for value in made] == ["cpu", "cpu"]
+
+
+def test_copies_lie_as_their_originals_and_in_memory_that_is_taken_again() -> None:
+    memory = OutputMemory()
+    values = [torch.randn(4, 8, 30, 40).to(memory_format=torch.channels_last), torch.randn(300, 400)[::2].bfloat16()]
+    dtypes = [torch.bfloat16, torch.float32]
+    made = memory.copies(values, dtypes)
+    for copy, value, dtype in zip(made, values, dtypes, strict=True):
+        assert torch.equal(copy, value.to(dtype))
+        assert copy.stride() == value.to(dtype).stride()
+    addresses = [copy.data_ptr() for copy in made]
+    del made, copy
+    assert [copy.data_ptr() for copy in memory.copies(values, dtypes)] == addresses
+
+
+NARROWED = {
+    "cat": lambda x, y: (torch.cat([x, y]),), "sum": lambda x, y: (x + y,),
+    "clone": lambda x, y: (x.clone(), y.clone()),
+    "to_half": lambda x, y: (x.half(), y.half()),
+}
+
+
+@pytest.mark.parametrize("name", list(NARROWED))
+@pytest.mark.filterwarnings("ignore:torchipu. torch.bfloat16 does not exist")
+def test_what_is_converted_at_the_border_asks_for_no_memory_again(name: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(NARROWED[name], backend="ipu", dynamic=False)
+    x, y = torch.randn(300, 400).bfloat16(), torch.randn(300, 400).bfloat16()
+    for _ in range(3):
+        compiled(x, y)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        found = compiled(x, y)
+    asked = [event.self_cpu_memory_usage for event in profile.events() if event.self_cpu_memory_usage >= LEAST_BYTES]
+    assert not asked
+    kept = [value.clone() for value in found]
+    later = compiled(y, x)
+    assert all(map(torch.equal, found, kept))  # what is held stays what it is
+    assert all(map(torch.equal, later, NARROWED[name](y, x)))

@@ -1,8 +1,9 @@
-"""Single elements that index tensors name among many are put to their places one by one, in the order of indices."""
+"""Single elements that indices name are put to their places one by one, in the order of indices."""
 
 import pytest
 import torch
 
+import torchipu
 from tests.kernels.elem_planner import run_op
 from torchipu.host.planner import Planner
 
@@ -43,3 +44,55 @@ def test_gradients_of_named_elements_sort_nothing(monkeypatch):
     torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-6)
     assert "bucket" not in names
     assert "scatter_block" in names
+
+
+ONE_BY_ONE = {
+    "take": (lambda x, k: x.take(k).square(), True), "index": (lambda x, k: x.flatten()[k].square(), True),
+    "index_add": (lambda x, k: x.flatten().index_add(0, k, torch.arange(len(k)) / 8), False),
+    "index_copy": (lambda x, k: x.flatten().index_copy(0, k, torch.arange(len(k)) / 8), False),
+    "index_fill": (lambda x, k: x.flatten().index_fill(0, k, 3.0), True),
+    "put": (lambda x, k: x.put(k, torch.arange(len(k)) / 8), True),
+    "put_add": (lambda x, k: x.put(k, torch.arange(len(k)) / 8, accumulate=True), True),
+    "index_put_one": (lambda x, k: x.flatten().index_put((k,), torch.tensor(2.0), accumulate=True), True),
+}
+"""What names single elements of one table, and whether negative numbers count from its end."""
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_single_elements_of_one_table_sort_no_index(name, monkeypatch):
+    names = []
+    collect = Planner._collect_outputs
+
+    def collected(planner):
+        found = collect(planner)
+        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
+        return found
+
+    monkeypatch.setattr(Planner, "_collect_outputs", collected)
+    torch._dynamo.reset()
+    function, wraps = ONE_BY_ONE[name]
+    torch.manual_seed(1)
+    x = torch.randn(30, 50, requires_grad=True)
+    unique = torch.randperm(1500)[:900]
+    k = unique if name in ("index_copy", "put") else torch.cat([unique, unique[:300]])  # eager leaves open who is last
+    k = torch.where(torch.arange(len(k)) % 3 == 0, k - 1500, k) if wraps else k
+    found = torch.compile(function, backend="ipu")(x, k)
+    weights = torch.randn(found.shape)
+    (gradient,) = torch.autograd.grad(found, x, weights)
+    exact = x.detach().double().requires_grad_()
+    torch.set_default_dtype(torch.double)
+    try:
+        wanted = function(exact, k)
+    finally:
+        torch.set_default_dtype(torch.float)
+    (its,) = torch.autograd.grad(wanted, exact, weights.double())
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(gradient.double(), its, rtol=1e-6, atol=1e-5)
+    assert "bucket" not in names
+    assert "scatter_block" in names
+
+
+@pytest.mark.parametrize("wrong", [-41, 40])
+def test_elements_beyond_the_table_are_refused(wrong):
+    with pytest.raises(torchipu.errors.IpuError):
+        torch.compile(lambda x, k: x.put(k, torch.ones(2)), backend="ipu")(torch.zeros(40), torch.tensor([3, wrong]))

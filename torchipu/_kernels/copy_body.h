@@ -1,4 +1,5 @@
 /* Copies between strided layouts, fills and ranges; elements are opaque words of 1, 2, 4 or 8 bytes. */
+#include "copy_bytes_body.h"
 static const int32_t FN(backwards)[16] = {15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0};
 /* Copies elements of which each lies before the one that is read first: words of a vector change places, then what is in them. */
 TI_INLINE void FN(copy_back)(char *d, const char *s, int64_t n, const int64_t size) {
@@ -24,7 +25,7 @@ TI_INLINE void FN(copy_back)(char *d, const char *s, int64_t n, const int64_t si
     else for (int64_t i = 0; i < n; i++) d[i * dst_stride] = s[i * src_stride]; \
   } while (0)
 static __attribute__((noinline)) void FN(copy_run)(char *dst, const char *src, int64_t dst_stride, int64_t src_stride, int64_t n, int size) {
-  if (dst_stride == 1 && src_stride == 1 && n * size >= 128) { memcpy(dst, src, (size_t)(n * size)); return; }
+  if (dst_stride == 1 && src_stride == 1 && n * size >= 128) { FN(copy_bytes)(dst, src, n * size); return; }
   switch (size) {
     case 1: TI_COPY_LOOP(uint8_t); break;
     case 2: TI_COPY_LOOP(uint16_t); break;
@@ -111,7 +112,7 @@ TI_KERNEL(copy) {
     for (const int64_t *run = runs; run < end_of_runs; run += 3) { \
       const type *s = (const type *)src + run[1]; \
       const int64_t n = run[0], step = run[2]; \
-      if (step == 1 && n > 4) memcpy(d, s, (size_t)n * sizeof(type)); \
+      if (step == 1 && n > 4) FN(copy_bytes)((char *)d, (const char *)s, n * (int64_t)sizeof(type)); \
       else if (n == 1) *d = *s; \
       else for (int64_t i = 0; i < n; i++) d[i] = s[i * step]; \
       d += n; \
@@ -229,7 +230,7 @@ TI_KERNEL(triangle) {
     const char *src = args[1] + row * columns * size;
     const int64_t kept = p->upper ? cut : 0, length = p->upper ? columns - cut : cut;
     memset(dst, 0, (size_t)(columns * size));
-    memcpy(dst + kept * size, src + kept * size, (size_t)(length * size));
+    FN(copy_bytes)(dst + kept * size, src + kept * size, length * size);
   }
   return TI_OK;
 }

@@ -415,6 +415,33 @@ static void FN(fill_constant)(char *reg, int dtype, int64_t integer, double numb
   else for (int i = 0; i < HALF_VL; i++) ((int64_t *)reg)[i] = integer;
 }
 
+/* Brings elements [start, start + n) of an operand to a register, or shows them there where they lie. */
+TI_INLINE void FN(load_operand)(char *const *args, const chain_slot *slots, const chain_instruction *q, int number, int64_t start,
+                                long n, int64_t block, const int64_t *from, char **at, char *const *own, long *mask, int *filled_by) {
+  const chain_slot *const slot = slots + q->a;
+  const int last = (int)slot->num_dims - 1, dtype = (int)slot->dtype;
+  char *const base = args[slot->argument], *const to = own[q->result];
+  if (slots[q->result].kind == TI_SLOT_KIND_REGISTER) {
+    if (FN(has_stretches)(slot) && from[q->a] >= 0) {
+      char *const first = base + from[q->a] * FN(host_bytes)(dtype);
+      filled_by[q->result] = -1;
+      mask[q->result] = slot->strides[last] ? -1 : 0;
+      /* one value repeated lies behind the register, which may become the result's */
+      char *const line = to + block * FN(register_bytes)(dtype);
+      at[q->result] = slot->strides[last] ? first : line;
+      if (!slot->strides[last]) FN(load_run)(line, first, dtype, 0, VL * 4 / FN(register_bytes)(dtype));
+      return;
+    }
+    /* what repeats within a block is there from the one before */
+    const int repeats = last > 0 && slot->strides[0] == 0 && n == block && start % block == 0;
+    if (repeats && filled_by[q->result] == number) return;
+    filled_by[q->result] = repeats && FN(repeats_in)(slot, block) ? number : -1;
+    at[q->result] = to;
+    mask[q->result] = -1;
+  }
+  FN(walk)(to, base, slot, start, n, 0);
+}
+
 TI_KERNEL(chain) {
   const chain_ints *const p = (const chain_ints *)ints;
   const int64_t elements = p->elements, block = p->block;
@@ -424,16 +451,19 @@ TI_KERNEL(chain) {
   const chain_instruction *program = (const chain_instruction *)(slots + num_slots);
   char *at[TI_MAX_SLOTS];
   long mask[TI_MAX_SLOTS];
-  int direct[TI_MAX_SLOTS], num_direct = 0;
+  int direct[TI_MAX_SLOTS], num_direct = 0, cut[TI_MAX_SLOTS], num_cut = 0, is_random = 0;
+  char *own[TI_MAX_SLOTS];                            /* where a register's own memory is, whatever it shows */
+  int filled_by[TI_MAX_SLOTS];  /* what has loaded a register with what each block begins with; -1 if nothing has */
   for (int s = 0; s < num_slots; s++) {
     const chain_slot *slot = slots + s;
     const int dtype = (int)slot->dtype;
     mask[s] = -1;
-    at[s] = (char *)scratch + slot->offset;
+    at[s] = own[s] = (char *)scratch + slot->offset;
+    filled_by[s] = -1;
     switch (slot->kind) {
       case TI_SLOT_KIND_DIRECT:
         direct[num_direct++] = s;
-        at[s] = args[slot->argument] + begin * block * FN(register_bytes)(dtype);
+        at[s] = own[s] = args[slot->argument] + begin * block * FN(register_bytes)(dtype);
         break;
       case TI_SLOT_KIND_CONSTANT:
         FN(fill_constant)(at[s], dtype, slot->shape[0], constants[slot->shape[1]], block);
@@ -449,38 +479,53 @@ TI_KERNEL(chain) {
   FN(keys) keys[TI_MAX_SLOTS];  /* by the slot of the random words; made once for all blocks */
   for (int i = 0; i < num_instructions; i++) {
     const chain_instruction *q = program + i;
-    if ((q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) && q->b != q->a)
-      keys[q->b] = FN(keys_of)((const int64_t *)args[slots[q->b].argument]);
+    if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
+      is_random = 1;
+      if (q->b != q->a) keys[q->b] = FN(keys_of)((const int64_t *)args[slots[q->b].argument]);
+    }
+    if (q->operation == TI_OP_x_load && slots[q->result].kind == TI_SLOT_KIND_REGISTER && FN(has_stretches)(slots + q->a))
+      cut[num_cut++] = (int)q->a;
   }
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t start = item * block;
-    const long n = (long)(elements - start < block ? elements - start : block);
+  const int64_t stop = ti_min(elements, end * block);
+  int64_t from[TI_MAX_SLOTS];  /* where a stretch of an operand begins; -1 where there is none as long as the piece */
+  for (int64_t start = begin * block; start < stop;) {
+    long n = (long)ti_min(block - start % block, stop - start);
+    for (int j = 0; j < num_cut; j++) {
+      int64_t run = FN(stretch)(slots + cut[j], start, from + cut[j]);
+      if (run >= n) continue;
+      if (is_random) run &= ~31L;  /* rounding begins at multiples of 32 */
+      if (run >= TI_LEAST_STRETCH / 2) n = (long)run;
+      else from[cut[j]] = -1;
+    }
     for (int i = 0; i < num_instructions; i++) {
       const chain_instruction *q = program + i;
       if (q->operation == TI_OP_x_load) {
-        const chain_slot *slot = slots + q->a;
-        FN(walk)(at[q->result], args[slot->argument], slot, start, n, 0);
+        FN(load_operand)(args, slots, q, i, start, n, block, from, at, own, mask, filled_by);
       } else if (q->operation == TI_OP_x_store) {
         const chain_slot *slot = slots + q->result;
+        if (!mask[q->a]) FN(load_run)(own[q->a], at[q->a], (int)slots[q->a].dtype, 0, n), mask[q->a] = -1;
         FN(walk)(at[q->a], args[slot->argument], slot, start, n, 1);
       } else if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
         const int64_t *state = q->b == q->a ? 0 : (const int64_t *)args[slots[q->b].argument];
         const float *from = (const float *)at[q->a];
         const int overflow = (int)constants[q->scalar], to_nearest = FN(rounds_to_nearest)(state);
-        float *const floats = (float *)at[q->result];
+        float *const floats = (float *)own[q->result];
         uint16_t *const halves = (uint16_t *)args[slots[q->result].argument] + start;
         if (q->operation == TI_OP_f_round_by && to_nearest) FN(round_run)(floats, from, mask[q->a], 0, start, n, overflow);
         else if (q->operation == TI_OP_f_round_by) FN(round_keyed_run)(floats, from, mask[q->a], keys[q->b], start, n, overflow);
         else if (to_nearest) FN(round_to)(halves, from, mask[q->a], 0, start, n, overflow);
         else FN(round_keyed_to)(halves, from, mask[q->a], keys[q->b], start, n, overflow);
       } else {
-        int trap = FN(instructions)[q->operation](at[q->result], at[q->a], at[q->b], at[q->c], n, mask[q->a], mask[q->b], mask[q->c],
+        int trap = FN(instructions)[q->operation](own[q->result], at[q->a], at[q->b], at[q->c], n, mask[q->a], mask[q->b], mask[q->c],
                                           constants + q->scalar);
         if (trap) return trap;
       }
+      if (q->operation != TI_OP_x_load && q->operation != TI_OP_x_store && q->operation != TI_OP_x_round_store)
+        at[q->result] = own[q->result], mask[q->result] = -1, filled_by[q->result] = -1;
     }
     for (int j = 0; j < num_direct; j++)
-      at[direct[j]] += block * FN(register_bytes)((int)slots[direct[j]].dtype);
+      at[direct[j]] = own[direct[j]] += n * FN(register_bytes)((int)slots[direct[j]].dtype);
+    start += n;
   }
   return TI_OK;
 }

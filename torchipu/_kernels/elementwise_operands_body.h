@@ -79,7 +79,7 @@ static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : 
 
 #ifndef TORCHIPU_SHORT_RUNS
 #define TORCHIPU_SHORT_RUNS
-enum { TI_SHORT_RUN = 512 };
+enum { TI_SHORT_RUN = 512, TI_LEAST_STRETCH = 128 };
 #endif
 /* Loads short runs of floats, all of the same length: to go to one by itself takes longer than what it holds. */
 TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {
@@ -102,6 +102,31 @@ static void FN(load_short)(float *d, const float *s, int64_t apart, int64_t stri
         }
       }
   }
+}
+/* Whether elements of an operand are in a register what they are in memory. */
+TI_INLINE int FN(is_as_stored)(int dtype) { return dtype != TI_HALF && FN(host_bytes)(dtype) == FN(register_bytes)(dtype); }
+/* How many elements from number start on lie side by side, or are one and the same; *from is where. */
+TI_INLINE int64_t FN(stretch)(const chain_slot *slot, int64_t start, int64_t *from) {
+  const int last = (int)slot->num_dims - 1;
+  int64_t rest = start / slot->shape[last], column = start % slot->shape[last];
+  *from = column * slot->strides[last];
+  for (int i = last - 1; i >= 0; i--) {
+    *from += rest % slot->shape[i] * slot->strides[i];
+    rest /= slot->shape[i];
+  }
+  return slot->shape[last] - column;
+}
+/* Whether each block of so many elements holds the same of an operand. */
+TI_INLINE int FN(repeats_in)(const chain_slot *slot, int64_t block) {
+  int64_t period = 1;
+  for (int i = 1; i < slot->num_dims; i++) period *= slot->shape[i];
+  return slot->strides[0] == 0 && period <= block && block % period == 0;
+}
+/* Whether an operand has stretches that instructions may read where they lie. */
+TI_INLINE int FN(has_stretches)(const chain_slot *slot) {
+  const int last = (int)slot->num_dims - 1, dtype = (int)slot->dtype;
+  if (last < 0 || slot->shape[last] < TI_LEAST_STRETCH) return 0;
+  return slot->strides[last] == 0 ? dtype != TI_BOOL : slot->strides[last] == 1 && FN(is_as_stored)(dtype);
 }
 /* Moves elements [start, start + n) of a strided operand to a register (or back), run by run. */
 static void FN(walk)(char *reg, char *base, const chain_slot *slot, int64_t start, long n, int storing) {

@@ -2,6 +2,7 @@
  *
  * A value is written by one item only, which takes its sources in their order: the result is the same on any number of
  * threads, the last write wins, and sums are added from the first source to the last. */
+#include "copy_bytes_body.h"
 
 TI_INLINE int64_t FN(position)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
@@ -21,6 +22,19 @@ TI_INLINE int FN(are_rows)(const char *index, const int64_t index_bytes, int64_t
       const int64_t k = ((const int32_t *)index)[j];
       wrong |= k | (int64_t)((uint64_t)rows - 1 - (uint64_t)k);
     }
+  }
+  return wrong >= 0;
+}
+
+/* Lists the rows that n indices name, negative ones from the end where they wrap; whether all of them are rows. */
+TI_INLINE int FN(list_rows)(int64_t *to, const char *index, const int64_t index_bytes, int64_t n, int64_t rows, int64_t wraps) {
+  const int64_t behind = wraps ? rows : 0;
+  int64_t wrong = 0;
+  for (int64_t j = 0; j < n; j++) {
+    int64_t k = FN(position)(index, index_bytes, j);
+    k += k < 0 ? behind : 0;
+    wrong |= k | (int64_t)((uint64_t)rows - 1 - (uint64_t)k);
+    to[j] = k;
   }
   return wrong >= 0;
 }
@@ -90,18 +104,20 @@ TI_INLINE void FN(join_at)(char *to, const char *from, const int64_t bytes, cons
 TI_INLINE int FN(scatter_indexed)(char *const *args, const scatter_block_ints *p, int64_t begin, int64_t end, const int64_t bytes,
                                   const int how, const int is_long, const int64_t index_bytes) {
   const int64_t n = p->index_rows, inner = p->inner, extent = p->extent, source_rows = p->source_rows;
-  const int64_t panels = (inner + TI_SCATTER_PANEL - 1) / TI_SCATTER_PANEL, constant = source_rows == 0;
+  const int64_t panels = (inner + TI_SCATTER_PANEL - 1) / TI_SCATTER_PANEL, constant = source_rows == 0, wraps = p->wraps;
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / panels, first = item % panels * TI_SCATTER_PANEL, columns = ti_min(TI_SCATTER_PANEL, inner - first);
     char *out = args[0] + (o * extent * inner + first) * bytes;
     const char *source = args[2] + (constant ? 0 : (o * source_rows * inner + first) * bytes);
     const char *index = args[1] + (o * n * inner + first) * index_bytes;
-    if (inner == 1 && !constant) {
+    if (inner == 1) {
+      int64_t places[TI_CHECKED_INDICES];
       for (int64_t i = 0; i < n; i += TI_CHECKED_INDICES) {
         const int64_t last = ti_min(n, i + TI_CHECKED_INDICES);
-        if (!FN(are_rows)(index + i * index_bytes, index_bytes, last - i, extent)) return TI_TRAP_INDEX;
-        for (int64_t j = i; j < last; j++)
-          FN(join_at)(out + FN(position)(index, index_bytes, j) * bytes, source + j * bytes, bytes, how, is_long);
+        if (!FN(list_rows)(places, index + i * index_bytes, index_bytes, last - i, extent, wraps)) return TI_TRAP_INDEX;
+        if (constant) for (int64_t j = i; j < last; j++) FN(join_at)(out + places[j - i] * bytes, source, bytes, how, is_long);
+        else for (int64_t j = i; j < last; j++)
+          FN(join_at)(out + places[j - i] * bytes, source + j * bytes, bytes, how, is_long);
       }
       continue;
     }
@@ -172,7 +188,7 @@ TI_KERNEL(take_strided) {
         at += left % inner[d] * inner[inside + d];
         left /= inner[d];
       }
-      if (step == 1) memcpy(out + i * bytes, source + at * bytes, (size_t)(run * bytes));
+      if (step == 1) FN(copy_bytes)(out + i * bytes, source + at * bytes, run * bytes);
       else for (int64_t j = 0; j < run; j++)
         memcpy(out + (i + j) * bytes, source + (at + j * step) * bytes, (size_t)bytes);
     }
@@ -185,7 +201,7 @@ TI_KERNEL(take_strided) {
     const T *base = (const T *)args[1] + item * inner, *sources = (const T *)args[2] + o * n * step; \
     int64_t j = offsets[k]; \
     const int64_t last = offsets[k + 1], count = last - j + with_base; \
-    if (with_base || j == last) memcpy(out, base, (size_t)inner * sizeof(T)); \
+    if (with_base || j == last) FN(copy_bytes)((char *)out, (const char *)base, inner * (int64_t)sizeof(T)); \
     else { \
       const T *s = sources + order[j++] * step; \
       for (int64_t i = 0; i < inner; i++) out[i] = s[i * lane]; \

@@ -135,10 +135,22 @@ TI_KERNEL(product_gradient) {
   return TI_OK;
 }
 
+/* Along a dense row, in registers: seldom is an element beyond all before it. */
+#define TI_EXTREMES_OF_ROW(type, beats) do { \
+    type most = x[0]; \
+    int64_t place = 0; \
+    for (int64_t i = 0; i < length; i++) { \
+      if (x[i] beats most || x[i] != x[i]) most = x[i], place = i; \
+      y[i] = most; \
+      k[i] = place; \
+    } \
+  } while (0)
 #define TI_SCAN_EXTREMES(type) do { \
     const type *x = (const type *)args[2] + base; \
     type *y = (type *)args[0] + base, best[TI_SCAN_BLOCK]; \
-    for (int64_t i = 0; i < length; i++, x += inner, y += inner, k += inner) \
+    if (inner == 1 && smallest) TI_EXTREMES_OF_ROW(type, <=); \
+    else if (inner == 1) TI_EXTREMES_OF_ROW(type, >=); \
+    else for (int64_t i = 0; i < length; i++, x += inner, y += inner, k += inner) \
       for (int64_t j = 0; j < width; j++) { \
         if (i == 0 || x[j] != x[j] || (smallest ? x[j] <= best[j] : x[j] >= best[j])) best[j] = x[j], at[j] = i; \
         y[j] = best[j]; \
@@ -160,3 +172,4 @@ TI_KERNEL(scan_extremes) {
   return TI_OK;
 }
 #undef TI_SCAN_EXTREMES
+#undef TI_EXTREMES_OF_ROW

@@ -293,7 +293,7 @@ class Program:
                 returned.append(value)  # it is what AOT autograd is to copy it into
                 continue
             if result.visible and isinstance(value, torch.Tensor):
-                value = result.own(value, taken)
+                value = result.own(value, taken, self.executor.border_memory)
             elif result.apart and memory_of(value) in taken:
                 value = value.clone()
             returned.append(value)

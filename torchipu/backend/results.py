@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from torchipu.capture.joint_graph import shares_memory
 from torchipu.host.border import as_type
+from torchipu.host.output_memory import OutputMemory
 from torchipu.ir.sizes import Numbers, settled
 from torchipu.ir.types import Role
 
@@ -202,13 +203,23 @@ class Result:
             return self.piece.of(arguments)
         return arguments[self.argument] if self.argument is not None else self.constant
 
-    def own(self, value: torch.Tensor, taken: set[int]) -> torch.Tensor:
-        """Return the value in torch's type and strides, in memory of its own; enter that into ``taken``."""
+    def own(self, value: torch.Tensor, taken: set[int], memory: OutputMemory) -> torch.Tensor:
+        """Return the value in torch's type and strides, in memory of its own; enter that into ``taken``.
+
+        Args:
+            value: The value.
+            taken: Addresses of the memory of others.
+            memory: Where a copy lies.
+        """
         layout = self.fake
         if layout is not None:
-            value = layout.placed(as_type(value, layout.dtype))
+            value = layout.placed(as_type(value, layout.dtype, memory))
         if memory_of(value) in taken:
-            value = value.clone() if layout is None or layout.offset is None else layout.placed(value.clone())
+            if value.layout is not torch.strided or value.is_complex() or value.is_neg():
+                value = value.clone()
+            else:
+                (value,) = memory.copies([value], [value.dtype])
+            value = value if layout is None or layout.offset is None else layout.placed(value)
         taken.add(memory_of(value))
         return value
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import torch
 from torch._C import DispatchKey
 
 from torchipu.capture import circular_padding, global_pools, interpolation, product_gradients
 from torchipu.capture.process_wide import implemented
 
 _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
+_SHRINKING = dict.fromkeys((torch.ops.aten.hardshrink.default, torch.ops.aten.softshrink.default))
+"""Torch's own in C++, whose gradients are ops too: in Python each is a choice between what several others make."""
 
 
 @contextlib.contextmanager
@@ -20,6 +23,6 @@ def whole() -> Iterator[None]:
         implemented(
             {**interpolation.implementations(), **circular_padding.IMPLEMENTED, **global_pools.IMPLEMENTED}, _KEYS,
         ),
-        implemented(product_gradients.IMPLEMENTED, (DispatchKey.Autograd,)),
+        implemented({**product_gradients.IMPLEMENTED, **_SHRINKING}, (DispatchKey.Autograd,)),
     ):
         yield

@@ -6,6 +6,7 @@ import torch
 
 from torchipu.fp8.torch_types import NAMES as FLOAT8
 from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.output_memory import OutputMemory
 from torchipu.optable.host_tensor import HostTensor
 
 
@@ -30,14 +31,20 @@ def as_pairs(state: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(state.detach()) if state.is_complex() else state
 
 
-def as_type(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a result in the type that the caller knows it by; pairs, ``[..., 2]``, become complex numbers."""
+def as_type(value: torch.Tensor, dtype: torch.dtype, memory: OutputMemory | None = None) -> torch.Tensor:
+    """Return a result in the type that the caller knows it by; pairs, ``[..., 2]``, become complex numbers.
+
+    Args:
+        value: The result.
+        dtype: The type.
+        memory: Where numbers that are converted lie; in memory of torch's unless given.
+    """
     if value.dtype is dtype:
         return value
     if dtype in FLOAT8:
         return value.view(dtype)
     if not dtype.is_complex or value.is_complex():
-        return value.to(dtype)
+        return value.to(dtype) if memory is None else memory.copies([value], [dtype])[0]
     pairs = value.to(dtype.to_real()).contiguous()
     if pairs.dim() == 1 and len(pairs) > 2:  # numbers of several micro-batches, joined
         pairs = pairs.view(-1, 2)

@@ -26,6 +26,7 @@ from torchipu.host.fences import fence_arenas
 from torchipu.host.generic import TORCH_DTYPES, bind_generic
 from torchipu.host.kept_states import KeptStates, written_before_the_end
 from torchipu.host.lanes import Lanes, Layout, order_of
+from torchipu.host.lent import Lent
 from torchipu.host.observation import Observation
 from torchipu.host.output_memory import OutputMemory, Room
 from torchipu.host.placed_states import PlacedStates
@@ -96,6 +97,7 @@ class BoundPlan:
         self.range_names: dict[int, str] = {}  # for torch.profiler, by step
         self.kept: dict[bool, KeptStates | None] = {}
         self.flying: Flying = {}
+        self.lent = Lent()
         is_fixed = host_plan.num_prologue > 0 or any(step.kernel is None for step in host_plan.steps)
         # What is fenced off is fenced off for one plan.
         is_fixed = is_fixed or CHECKED
@@ -291,10 +293,18 @@ class BoundPlan:
 
     def _callback(self, step: Step, op: Op) -> Callable[[], None]:
         """Return what a step that calls torch runs."""
-        inputs, outputs = ([self._arena_view(held) for held in side] for side in (step.inputs, step.outputs))
+        sides = (step.inputs, step.outputs)
         if is_collective(op) or op.target == WAIT:
+            inputs, outputs = ([self._arena_view(held) for held in side] for side in sides)
             return bind_collective(op, inputs, outputs, self.flying, self.host_plan.awaited)
-        return bind_generic(op, inputs, outputs)
+        return bind_generic(op, *([self._seen_by_torch(held) for held in side] for side in sides))
+
+    def _seen_by_torch(self, held: HostTensor) -> Callable[[], torch.Tensor]:
+        """Return what gives a value as a tensor, wherever it lies in a run."""
+        if self.host_plan.allocations[held.buffer].place in (Place.INPUT, Place.OUTPUT):
+            return partial(self.lent.view, *self._address(held, len(self.graph.inputs)), held)
+        view = self._arena_view(held)
+        return lambda: view
 
     def _ints_of(self, step: Step) -> Sequence[Any]:
         """Return the integers of a kernel call, with those among them that only the executor knows."""

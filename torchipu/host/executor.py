@@ -92,6 +92,7 @@ class GraphExecutor:
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
         self._lock = threading.Lock()
         self.output_memory = output_memory.SHARED.get()
+        self.border_memory = output_memory.BORDER.get()
         self.plans: dict[Key, BoundPlan] = {}
         self.last_layout: Layout = None
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
@@ -111,10 +112,11 @@ class GraphExecutor:
         """
         if is_resting():
             return zeros_of(self.graph.outputs)
-        given = [
-            value if value.dtype is dtype else value.to(dtype)
-            for value, dtype in zip(tensors, self.dtypes, strict=True)
-        ]
+        given = list(tensors)
+        places = [place for place, dtype in enumerate(self.dtypes) if given[place].dtype is not dtype]
+        converted = [given[place] for place in places], [self.dtypes[place] for place in places]
+        for place, value in zip(places, self.border_memory.copies(*converted), strict=True):
+            given[place] = value
         strides = tuple([None if value.is_contiguous() else value.stride() for value in given])
         return self._call(given, strides if any(strides) else None)
 
@@ -136,7 +138,10 @@ class GraphExecutor:
         are_apart = bool(self.written) and self.apartness.holds(given)
         bound = self.plans.get((layout, are_apart)) or self._plan(layout, are_apart)
         with self._lock:  # the plan's buffers and its random words belong to one call at a time
-            return self._run(bound, given)
+            try:
+                return self._run(bound, given)
+            finally:
+                bound.lent.give_back()
 
     def repeated(
         self, places: Sequence[int], results: Sequence[tuple[int | None, int | None]],
@@ -193,6 +198,7 @@ class GraphExecutor:
                 self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
                 written=self.written if are_apart else {}, is_strict=self.is_strict,
                 output_strides=self.output_strides, saved=self.saved, plain=self.plain, is_alone=self.is_alone,
+                lends=True,
             )
             bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
         self.plans[layout, are_apart] = bound
@@ -202,14 +208,17 @@ class GraphExecutor:
     def _run(self, bound: BoundPlan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         bound.engine.bind_tensors(FIRST_EXTERNAL, inputs)
         made = self.output_memory.empty(bound.rooms)
+        bound.lent.lend(FIRST_EXTERNAL, inputs)
         results: list[torch.Tensor | None]
         if bound.are_fresh:
             bound.engine.bind_tensors(FIRST_EXTERNAL + len(inputs), made)
+            bound.lent.lend(FIRST_EXTERNAL + len(inputs), made)
         else:
             results = [None] * len(bound.host_plan.outputs)
             for (index, number), fresh in zip(bound.fresh_outputs, made, strict=True):
                 results[index] = fresh
                 bound.engine.bind(number, fresh.data_ptr())
+                bound.lent.lend(number, [fresh])
             for index, place in bound.host_plan.over_inputs.items():
                 results[index] = inputs[place]
         frozen = [inputs[place] for place in self.frozen_places]

@@ -103,16 +103,23 @@ def call_aten(op: Op, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [result for result in listed if isinstance(result, torch.Tensor)]
 
 
-def bind_generic(op: Op, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Callable[[], None]:
-    """Return a callable that runs an op on fixed tensors and writes its results in place.
+def bind_generic(
+    op: Op, inputs: Sequence[Callable[[], torch.Tensor]], outputs: Sequence[Callable[[], torch.Tensor]],
+) -> Callable[[], None]:
+    """Return a callable that runs an op and writes its results in place.
 
     It raises ExecutionError where ATen refuses the values.
+
+    Args:
+        op: The op.
+        inputs: What gives each operand of a run.
+        outputs: What gives the memory of each result.
     """
 
     def run() -> None:
         with torch.no_grad():
             try:
-                results = call_aten(op, inputs)
+                results = call_aten(op, [operand() for operand in inputs])
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch checks a matrix, as in eager
                 raise
             except (IndexError, RuntimeError, ValueError) as error:
@@ -120,7 +127,8 @@ def bind_generic(op: Op, inputs: Sequence[torch.Tensor], outputs: Sequence[torch
                     f"{op.target}: {str(error).splitlines()[0]}", source=op.source, block=op.placement,
                     remedy="check the values that the op reads against what it allows",
                 ) from error
-            for kept, result in zip(outputs, results, strict=True):
+            for output, result in zip(outputs, results, strict=True):
+                kept = output()
                 kept.copy_(result)
                 if kept.dtype is torch.float16:
                     _treat_overflow(kept, op.attrs.get("half_overflow"))

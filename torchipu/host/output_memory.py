@@ -54,6 +54,11 @@ def _empty_strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torc
 _fresh = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _empty_strided)
 
 
+def _strides_of_a_copy(value: torch.Tensor) -> tuple[int, ...] | None:
+    """Return the strides that torch gives a copy; None for row-major."""
+    return None if value.is_contiguous() else torch.empty_like(value, device="meta").stride()
+
+
 def _all_fresh(wanted: Sequence[Room]) -> list[torch.Tensor]:
     return [_fresh(shape, strides, dtype) for shape, strides, dtype, _ in wanted]
 
@@ -110,6 +115,22 @@ class OutputMemory:
     def empty_of(self, wanted: Sequence[Room]) -> Callable[[Sequence[Room]], list[torch.Tensor]]:
         """Return what does for these as `empty` does: for small ones alone that is less."""
         return self.empty if any(room.num_bytes >= LEAST_BYTES for room in wanted) else _all_fresh
+
+    def copies(self, values: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+        """Return copies of values, all of one call, whose dimensions lie in the order of the originals' where they can.
+
+        Args:
+            values: Any that are no views of complex numbers.
+            dtypes: The element type of each copy; numbers are converted as `torch.Tensor.to` does.
+        """
+        rooms = [
+            Room.of(tuple(value.shape), dtype, _strides_of_a_copy(value))
+            for value, dtype in zip(values, dtypes, strict=True)
+        ]
+        made = self.empty(rooms)
+        for target, value in zip(made, values, strict=True):
+            target.copy_(value.detach())
+        return made
 
     def _taken_again(self, wanted: Sequence[Room]) -> list[torch.Tensor] | None:
         """Return tensors in memory that is kept; None where there is not enough of it."""
@@ -171,3 +192,5 @@ class OutputMemory:
 
 SHARED = Shared(OutputMemory)
 """That of all programs of torch.compile."""
+BORDER = Shared(OutputMemory)
+"""That of what lies in another way, or has another element type, on the caller's side: bounded by itself."""

@@ -45,6 +45,7 @@ from torchipu.ir.types import DType, Leg, Role
 from torchipu.optable.blocked import Sizes, Terms
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, is_widening
+from torchipu.optable.collective import WAIT, is_collective
 from torchipu.optable.emission import Stored, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
 from torchipu.optable.host_tensor import HostTensor, Rounding
@@ -75,6 +76,7 @@ class Planner:
         saved: Numbers of outputs that may lie in any order of their dimensions.
         plain: Numbers of outputs that the caller would copy where they do not lie row-major.
         is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
+        lends: Whether steps that call torch may have inputs and results where the caller has them.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
@@ -91,7 +93,7 @@ class Planner:
         frozen: Sequence[Tensor] = (), observation: Observation | None = None,
         written: Mapping[int, int] | None = None, is_strict: bool = False,
         output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
-        plain: Collection[int] = (), is_alone: bool = False,
+        plain: Collection[int] = (), is_alone: bool = False, lends: bool = False,
     ) -> None:
         replicas = replicas or Replicas()
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
@@ -110,6 +112,7 @@ class Planner:
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.written = dict(written or {})
         self.is_strict = is_strict
+        self._lends = lends and self.may_view_outputs and not self.written
         expected = {graph.outputs[index]: strides for index, strides in (output_strides or {}).items()}
         free, self.plain = ({graph.outputs[index] for index in numbers} for numbers in (saved, plain))
         self.memory, self.uses = Memory(), Uses(graph)
@@ -503,7 +506,7 @@ class Planner:
         elif is_transfer(op):  # as it lies in row-major order, in any memory
             self._emit_outside(op, tuple(self._laid_out(operand) for operand in op.inputs))
         elif spec is None or spec.emit is None:  # ATen, which sees the arena as tensors
-            self._emit_outside(op, tuple(self._in_arena(operand) for operand in op.inputs))
+            self._emit_outside(op, tuple(self._shown_to_torch(op, operand) for operand in op.inputs))
         else:
             spec.emit(op, self)
         self._emit_casts(begin)
@@ -534,12 +537,16 @@ class Planner:
             self.floats.note_chain(emit_cast(self, held, computed, rounding))
         self._casts_due = []
 
-    def _in_arena(self, tensor: Tensor) -> HostTensor:
+    def _shown_to_torch(self, op: Op, tensor: Tensor) -> HostTensor:
+        """Return where a step that calls torch finds an operand row-major: in the arena, or where the caller has it."""
         self.layouts.make_plain(tensor, self.values, self)
         held = self.values.by_tensor[tensor]
-        if held.is_contiguous and self.memory.of(held).place is Place.ARENA:
-            return held
-        return self._copied(held)
+        places = (Place.ARENA, Place.INPUT) if self._takes_lent(op) else (Place.ARENA,)
+        return held if held.is_contiguous and self.memory.of(held).place in places else self._copied(held)
+
+    def _takes_lent(self, op: Op | None) -> bool:
+        """Whether a step that calls torch may have what lies elsewhere than in the arena."""
+        return self._lends and op is not None and not is_collective(op) and op.target != WAIT
 
     def _copied(self, held: HostTensor) -> HostTensor:
         fresh = self.scratch(held.shape, held.dtype)
@@ -569,10 +576,10 @@ class Planner:
         """Let an op write straight into an output's buffer where it can; copy otherwise."""
         self._current = None
         outputs, direct = [], []
-        # ATen sees the arena only: what a generic step reads or writes stays there.
+        # What a step that calls torch reads or writes stays in the arena, unless the caller's memory is lent to it.
         pinned = {
             held.buffer for step in self.steps if step.is_generic and not is_transfer(step.op)
-            for held in (*step.inputs, *step.outputs)
+            for held in (*step.inputs, *step.outputs) if not (self._takes_lent(step.op) and held.is_contiguous)
         }
         for index, tensor in enumerate(self.graph.outputs):
             self.layouts.make_plain(tensor, self.values, self)

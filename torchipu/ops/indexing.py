@@ -38,8 +38,6 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import Constraint, OpSpec, register
 
 BLOCK_SHARE = 8192  # positions of one thread's share
-MOST_ONE_BY_ONE = 1 << 16  # single elements that one thread puts to their places
-LEAST_APART = 8  # elements for each of these: to put all into an order takes longer than to go to some one by one
 REDUCTIONS = {
     "add": Join.ADD, "sum": Join.ADD, "multiply": Join.MULTIPLY, "prod": Join.MULTIPLY, "amax": Join.MAX,
     "amin": Join.MIN, "mean": Join.MEAN,
@@ -115,19 +113,24 @@ def _scatter(
     n = index.shape[dim]
     ints = ScatterBlockInts(
         element_bytes=out.dtype.host_bytes, index_bytes=INDEX_BYTES[index.dtype], index_rows=n, inner=inner,
-        extent=extent, source_rows=source_rows, how=how,
+        extent=extent, source_rows=source_rows, how=how, wraps=False,
     )
     plan.step(kernels.SCATTER_BLOCK, [out], [index, given], ints=ints, items=outer * -(-inner // SCATTER_PANEL),
               grain=max(1, BLOCK_SHARE // max(1, n * min(inner, SCATTER_PANEL))), reads_outputs=True)
 
 
-def _scatter_flat(
-    plan: HostPlanner, out: HostTensor, index: HostTensor, source: HostTensor, *, source_rows: int, how: Join,
+def _join_elements(
+    plan: HostPlanner, out: HostTensor, base: HostTensor, index: HostTensor, source: HostTensor, *,
+    source_rows: int, how: Join, wraps: bool,
 ) -> None:
-    """Join elements of a source, or its only one where it has 0 rows, into those of ``out``; all are row-major."""
+    """Join elements of a source, or its only one where it has 0 rows, into those of a base; all are row-major.
+
+    They go to their places one by one, in the order of the index: to order an index by its rows goes to as many places.
+    """
+    emit_copy(plan, _whole(out), _whole(base))
     ints = ScatterBlockInts(
         element_bytes=out.dtype.host_bytes, index_bytes=INDEX_BYTES[index.dtype], index_rows=index.num_elements,
-        inner=1, extent=out.num_elements, source_rows=source_rows, how=how,
+        inner=1, extent=out.num_elements, source_rows=source_rows, how=how, wraps=wraps,
     )
     plan.step(kernels.SCATTER_BLOCK, [out], [index, source], ints=ints, reads_outputs=True)
 
@@ -293,7 +296,12 @@ def _emit_along(op: Op, plan: HostPlanner) -> None:
     if alpha != 1.0 and dtype is DType.LONG:
         source = _scaled(plan, source, int(alpha))
     out = plan.output(op.outputs[0], dtype)
-    buckets = bucket(plan, index, sizes[1], wrap=name == "index_fill")
+    wraps = name == "index_fill"
+    if sizes[0] == inner == 1 and how in (Join.PUT, Join.ADD) and with_base and alpha == 1.0 and index.num_elements:
+        source_rows = index.num_elements if strides[0] else 0
+        _join_elements(plan, out, base, index, source, source_rows=source_rows, how=how, wraps=wraps)
+        return
+    buckets = bucket(plan, index, sizes[1], wrap=wraps)
     _reduce_rows(plan, out, base, source, buckets, sizes=sizes, count=index.num_elements, strides=strides, how=how,
                  with_base=with_base, alpha=alpha)
 
@@ -395,11 +403,6 @@ def _collapsed(
     return collapse(shape, *layouts)
 
 
-def _are_few_elements(dims: int, count: int, rows: int, inner: int) -> bool:
-    """Whether single elements are named, by numbers that have been flattened and so are not negative, one by one."""
-    return dims > 1 and inner == 1 and 0 < count <= MOST_ONE_BY_ONE and count * LEAST_APART <= rows
-
-
 def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     """Bring the indexed dimensions to the front, write rows there, and show the result in the order asked for."""
     tensor, dims = op.needed("self"), _marks(op)
@@ -413,9 +416,9 @@ def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     index = _row_numbers(op, plan, extents)
     is_plain = order == list(range(len(order)))
     out = plan.output(op.outputs[0], dtype) if is_plain else plan.scratch(base.shape, dtype)
-    if base.num_elements and _are_few_elements(len(dims), index.num_elements, rows, inner):
-        emit_copy(plan, out, base)
-        _scatter_flat(plan, out, index, source, source_rows=index.num_elements if strides[0] else 0, how=how)
+    if base.num_elements and inner == 1 and index.num_elements and (strides[0] or source.num_elements == 1):
+        _join_elements(plan, out, base, index, source, source_rows=index.num_elements if strides[0] else 0, how=how,
+                       wraps=True)
     elif base.num_elements:
         buckets = bucket(plan, index, rows, wrap=True)
         _reduce_rows(plan, out, base, source, buckets, sizes=(1, rows, inner), count=index.num_elements,
@@ -464,9 +467,10 @@ def _emit_put(op: Op, plan: HostPlanner) -> None:
     dtype = arithmetic_type(tensor.dtype) if how == Join.ADD else tensor.dtype
     base, index = plan.value(tensor, dtype), plan.value(op.needed("index"))
     source, out = plan.value(op.needed("source"), dtype), plan.output(op.outputs[0], dtype)
-    rows = base.num_elements
-    _reduce_rows(plan, out, base, source, bucket(plan, index, rows, wrap=True), sizes=(1, rows, 1),
-                 count=index.num_elements, strides=(1, 1), how=how)
+    if index.num_elements and base.num_elements:
+        _join_elements(plan, out, base, index, source, source_rows=index.num_elements, how=how, wraps=True)
+    else:
+        emit_copy(plan, _whole(out), _whole(base))
 
 
 def _puts_what_it_names(op: Op) -> bool:

@@ -8,6 +8,7 @@ from torchipu._kernels.table.elementwise import OPERATIONS, ChainInstruction
 
 _REFUSING = frozenset(OPERATIONS[name] for name in ("l_floor_div", "l_trunc_div", "l_remainder", "l_fmod"))
 """Instructions that stop a program where a divisor is zero."""
+_LOAD = OPERATIONS["x_load"]
 
 
 def may_refuse(program: Sequence[ChainInstruction]) -> bool:
@@ -22,6 +23,7 @@ def overwritten(
 
     All instructions run for a block of elements before those for the next one, and each reads an element before it
     writes the one at the same place: what counts is whether one reads the operand after another has written the result.
+    A register that an operand is loaded into may show it where it lies, until something else is written there.
 
     Args:
         program: The instructions.
@@ -32,12 +34,15 @@ def overwritten(
     """
     first_write = [len(program)] * num_results
     last_read = [-1] * num_operands
+    shown: dict[int, int | None] = {}  # by the slot of a register
     for number, instruction in enumerate(program):
         for slot in (instruction.a, instruction.b, instruction.c):
-            argument = arguments[slot]
+            argument = shown.get(slot, arguments[slot])
             if argument is not None and argument >= num_results:
                 last_read[argument - num_results] = number
         target = arguments[instruction.result]
+        if target is None:
+            shown[instruction.result] = arguments[instruction.a] if instruction.operation == _LOAD else None
         if target is not None and target < num_results:
             first_write[target] = min(first_write[target], number)
     return tuple(

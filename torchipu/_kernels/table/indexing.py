@@ -59,6 +59,7 @@ class ScatterBlockInts(NamedTuple):
         extent: Rows of the result.
         source_rows: Rows of the source; 0 for one number for all.
         how: A source meets what is there.
+        wraps: Whether negative indices count from the end, where rows have one element.
     """
 
     element_bytes: int
@@ -68,6 +69,7 @@ class ScatterBlockInts(NamedTuple):
     extent: int
     source_rows: int
     how: Join
+    wraps: bool
 
 
 SCATTER_BLOCK = Kernel(
