@@ -125,3 +125,24 @@ def test_results_lie_on_the_host_whatever_the_default_device() -> None:
     with torch.device("meta"):
         made = OutputMemory().empty([Room.of((3,), torch.float32), LARGE])
     assert [value.device.type for value in made] == ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (1, 1), (1,), ()])
+@pytest.mark.parametrize("single", [
+    lambda x: x.sum(0) if x.dim() else x * 2, lambda x: x.amax().reshape(1), lambda x: x.mean(), torch.prod,
+    lambda x: x.reshape(-1)[:1].exp(), lambda x: x.argmax().reshape(1), lambda x: x.reshape(-1, 1).T @ x.reshape(-1, 1),
+], ids=str)
+def test_a_result_of_no_elements_is_no_room_for_the_element_that_it_is_taken_from(
+    single: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...],
+) -> None:
+    x = torch.rand(shape).requires_grad_()
+    for take_none in (lambda y: y.reshape(-1)[:0], lambda y: y.reshape(1, -1)[:, 1:]):
+        torch._dynamo.reset()
+
+        def nothing(x: torch.Tensor, take_none: Callable[[torch.Tensor], torch.Tensor] = take_none) -> torch.Tensor:
+            return take_none(single(x))
+
+        found, wanted = torch.compile(nothing, backend="ipu")(x), nothing(x)
+        assert found.shape == wanted.shape
+        if wanted.requires_grad:
+            assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (found, wanted)))
