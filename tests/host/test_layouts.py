@@ -227,6 +227,33 @@ def test_channels_that_fill_no_blocks_are_joined_in_blocks(monkeypatch: pytest.M
     assert "to_blocked" not in kernels[joined[0] : joined[-1]], kernels
 
 
+class Weighed(nn.Module):
+    """Planes times numbers that are made of their means, which come first in the product."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(16, channels, 3, padding=1), nn.Conv2d(channels, 16, 3, padding=1)
+        self.line = nn.Linear(channels, channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.first(x))
+        return self.last(torch.sigmoid(self.line(y.mean((2, 3))))[:, :, None, None] * y)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("channels", [60, 64])
+def test_means_of_planes_leave_the_blocks_and_come_back_as_gates(
+    channels: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels, x = planned_kernels(monkeypatch), torch.randn(3, 16, 14, 13)
+    model = Weighed(channels).eval().requires_grad_(False)
+    found = torchipu.InferenceStep(model, torchipu.Options(frozen_weights=True))(x)
+    torch.testing.assert_close(found.double(), model.double()(x.double()), rtol=1e-4, atol=1e-5)
+    at = kernels.index("mean_blocked")
+    assert (kernels[at + 1] == "from_blocked") == (channels == 60), kernels
+    assert "end_blocked" in kernels[at:], kernels
+
+
 class Shortcut(nn.Module):
     """A residual block whose other branch is a convolution too: both would take the sum, and one of them has it."""
 
