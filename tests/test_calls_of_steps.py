@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class Scaled(torch.nn.Module):
 
 
 def test_keys_come_in_any_order_and_other_keys_and_containers_are_captured_anew() -> None:
-    step, x = torchipu.InferenceStep(Scaled()), torch.ones(2)
+    step, x, began = torchipu.InferenceStep(Scaled()), torch.ones(2), time.perf_counter()
     for _ in range(2):
         by_order = step({"a": x, "b": x * 2}, p=x, q=x * 3), step({"b": x * 2, "a": x}, q=x * 3, p=x)
         for result in by_order:
@@ -72,6 +73,7 @@ def test_keys_come_in_any_order_and_other_keys_and_containers_are_captured_anew(
             torch.testing.assert_close([result["p"], result["q"]], [x * 3, x * 9])
         torch.testing.assert_close(step([x, x, x], r=x)["r"], x * 3)
     assert [reason for reason, _ in step._seen.recompilations] == ["inputs are nested in another way"] * 3
+    assert 0 < sum(seconds for _, seconds in step._seen.recompilations) < time.perf_counter() - began
 
 
 def test_a_missing_argument_is_told_by_its_name() -> None:

@@ -8,7 +8,8 @@ float64 than a few times that, or than a few times eager's own. A comparison tha
 decides nothing; an error of an index does not.
 
 Programs on special values are made of what rounds little or nothing: what is not finite has to be where eager has it,
-and zeros have its signs.
+and zeros have its signs. Where such a program rounds all the same, and finite elements differ, each of them is held to
+how far it moves when results that are not short binary fractions are disturbed: ties of what is exact stay ties.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ FACTOR = 16.0
 """An operator of several steps, such as attention, rounds within itself what is disturbed only around it."""
 LEAST = {torch.float32: 2e-6, torch.float16: 4e-3}
 """Of the largest element: eight units in the last place, and a little for sums."""
+EXACT_PARTS = 64.0
+"""A multiple of one part in so many is nothing that rounding has made."""
 SPECIAL_CLOSE = {torch.float32: 1e-4, torch.float16: 1e-2}
 """Of each element among special values, where what is looked for is far off; eager's own GELU of -3 has four digits."""
 
@@ -98,7 +101,7 @@ def expected_of(
         types: What the program's own casts mean; inputs of floating point are float64 then.
         seed: Of the disturbance; None for none.
     """
-    watch = None if types is None else _Disturbance(seed)
+    watch = None if types is None else _Disturbance(seed, keeps_exact=program.is_special)
     function = program.function(types=types, watch=watch) if types else program.function()
     tensors = program.tensors() if watch is None else [_in_double(tensor, watch) for tensor in program.tensors()]
     if door in ("steps", "tiles"):
@@ -128,14 +131,19 @@ def _trained(function: object, tensors: list[torch.Tensor]) -> Outcome:
 class _Disturbance:
     """Changes a value, and with it what comes back through it, as rounding to its element type might."""
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(self, seed: int | None, *, keeps_exact: bool = False) -> None:
         self._generator = None if seed is None else torch.Generator().manual_seed(seed)
+        self._keeps_exact = keeps_exact
 
     def __call__(self, value: torch.Tensor, dtype: str) -> torch.Tensor:
         if self._generator is None or dtype not in EPSILON:
             return value
         noise = 2 * torch.rand(value.shape, generator=self._generator, dtype=torch.float64) - 1
-        return value * (1 + EPSILON[dtype] * noise)
+        disturbed = value * (1 + EPSILON[dtype] * noise)
+        if not self._keeps_exact:
+            return disturbed
+        parts = value.detach() * EXACT_PARTS
+        return torch.where(parts.isfinite() & (parts != parts.round()), disturbed, value)
 
 
 def _in_double(tensor: torch.Tensor, disturbance: _Disturbance) -> torch.Tensor:
@@ -167,13 +175,14 @@ def compare(program: Program, door: str, returned: Outcome, expected: Outcome) -
             expected_form = f"{eagers.dtype} {tuple(eagers.shape)}"
             return Verdict("wrong", f"{name}: {ours.dtype} {tuple(ours.shape)}, not {expected_form}")
         if program.is_special:
-            for element in _differing_special_values(ours, eagers, name).nonzero()[:1].tolist():
-                found, wanted = ours[tuple(element)].item(), eagers[tuple(element)].item()
-                return Verdict("wrong", f"{name}: {found}, not {wanted}, at {tuple(element)}")
+            if bool(_differing_special_values(ours, eagers, name).any()):
+                differing.append(place)
         elif not _agree(ours, eagers):
             differing.append(place)
     if not differing:
         return Verdict("ok")
+    if program.is_special:
+        return _held_element_by_element(program, door, differing, pairs)
     return _held_to_double(program, door, differing, pairs)
 
 
@@ -197,6 +206,33 @@ def _differing_special_values(ours: torch.Tensor, eagers: torch.Tensor, name: st
     differing = ~torch.isclose(ours, eagers, rtol=close, atol=close, equal_nan=True)
     is_gradient = name.startswith("gradient")
     return differing if is_gradient else differing | (ours == 0) & (eagers == 0) & (ours.signbit() != eagers.signbit())
+
+
+def _held_element_by_element(program: Program, door: str, differing: list[int], pairs: list) -> Verdict:
+    """Tell what differs from what roundings decide."""
+    try:
+        runs = [expected_of(program, door, dict(IN_DOUBLE), seed).named() for seed in (None, *range(DISTURBED_RUNS))]
+    except Exception:  # another kernel, which saves for the backward what the program then writes into
+        runs = []
+    for place in differing:
+        (name, ours), (_, eagers) = pairs[place]
+        wrong = _differing_special_values(ours, eagers, name)
+        others = [value for run in runs if (value := run[place][1]) is not None and value.shape == ours.shape]
+        if others:
+            wrong &= ~_decided_by_rounding(ours, eagers, others)
+        for element in wrong.nonzero()[:1].tolist():
+            found, wanted = ours[tuple(element)].item(), eagers[tuple(element)].item()
+            return Verdict("wrong", f"{name}: {found}, not {wanted}, at {tuple(element)}")
+    return Verdict("ok", "beside float64")
+
+
+def _decided_by_rounding(ours: torch.Tensor, eagers: torch.Tensor, runs: list[torch.Tensor]) -> torch.Tensor:
+    """Return where finite elements are no further from float64 than disturbed ones, or a few times eager's own."""
+    exact, *moved = (run.double() for run in runs)
+    ours, eagers = ours.double(), eagers.double()
+    movement = torch.stack([(other - exact).abs() for other in (*moved, eagers)]).amax(0)
+    are_zeros = (ours == 0) & (eagers == 0)  # of which the signs differ
+    return ~are_zeros & movement.isfinite() & ours.isfinite() & ((ours - exact).abs() <= FACTOR * movement)
 
 
 def _held_to_double(program: Program, door: str, differing: list[int], pairs: list) -> Verdict:

@@ -1,13 +1,13 @@
 """Programs on special values: NaN, infinities, zeros of both signs, ties, ends of the range of integers, no elements.
 
 Operators round little or nothing on them, so that each element has to be what eager has. Where eager may choose between
-zeros of both signs, as the larger of two, ``+ 0.0`` follows, which makes both the positive one. What torch leaves open,
-or does in two ways itself, is not asked: which of equal elements a k-th value's gradient goes to, the slope of a
-clamped activation at NaN and of a logit at -0.0 (others in its vectors than behind them), neighbours of no weight in an
-interpolation, products of which a zero hides what is not finite behind it, roots of half as powers, which other types
-have by another formula, GELU of infinities (torch 2.13 has NaN for the positive one in float32, and infinity in
-float64), and attention among what is not finite, of which one of its kernels makes zeros and the other NaN. Of several
-NaN in a window of a pool tiles have the place of the first, and eager that of the last.
+zeros of both signs, as the larger of two or the sum of a product, ``+ 0.0`` follows, which makes both the positive one.
+What torch leaves open, or does in two ways itself, is not asked: which of equal elements the gradient of a k-th or the
+largest few goes to, the slope of a clamped or exponential activation at NaN and of a logit at -0.0 (others in its
+vectors than behind them), the sign of NaN, neighbours of zero, which are zero on the machine, products of which a zero
+hides what is not finite behind it, roots of half as powers, which other types have by another formula, GELU of
+infinities (torch 2.13 has NaN for the positive one in float32, and infinity in float64), and attention among what is
+not finite, of which one of its kernels makes zeros and the other NaN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ONE = (
     "-{0}", "{0}.abs()", "{0}.sign()", "{0}.floor()", "{0}.ceil()", "{0}.round()", "{0}.trunc()", "{0} * 2.0",
     "{0} * 0.5", "{0} + 0.0", "{0} - 0.0", "{0} * 1.0", "{0} * -1.0", "{0} * 0.0", "0.0 - {0}", "{0} / 1.0",
     "{0} / -0.0", "1.0 / {0}", "{0} - {0}", "{0} + {0}", "{0} * {0}", "{0} / {0}", "{0}.isnan()", "{0}.isinf()",
-    "{0}.isfinite()", "{0}.isposinf()", "{0}.isneginf()", "torch.signbit({0})",
+    "{0}.isfinite()", "{0}.isposinf()", "{0}.isneginf()", "torch.signbit({0}.nan_to_num())",
     "torch.nan_to_num({0}, 0.25, 2.0, -2.0)", "{0} == {0}", "{0} != {0}", "{0} > 0", "{0} >= 0.0", "{0} < -0.0",
     "{0}.reciprocal()", "{0}.sqrt()", "{0}.rsqrt()", "{0}.square()", "{0}.pow(3)", "{0}.pow(-1)", "{0}.pow(0)",
     "{0}.float().pow(0.5)", "2.0 ** {0}", "0.0 ** {0}.abs()", "torch.heaviside({0}, {0} * 0.0 + 0.5)",
@@ -42,31 +42,35 @@ ONE = (
     "{0}.clamp(-9, 9).nan_to_num().int()", "{0}.to(HALF, copy=True)", "{0}.to(FLOAT, copy=True)",
     "({0}.float() * 30000.0).to(HALF)", "torch.exp({0} * torch.inf)", "torch.sigmoid({0} * torch.inf)",
     "torch.tanh({0} * torch.inf)", "torch.erf({0} * torch.inf)", "F.softplus({0} * torch.inf)", "F.silu({0})",
-    "F.gelu({0}.clamp(-3, 3))", "F.elu({0})", "F.gelu({0}, approximate='tanh')", "F.mish({0})",
-    "F.hardswish({0}.detach())", "F.logsigmoid({0})", "F.selu({0})", "F.celu({0})", "torch.log({0})", "torch.log2({0})",
+    "F.gelu({0}.clamp(-3, 3))", "F.elu({0}.detach())", "F.gelu({0}, approximate='tanh')", "F.mish({0})",
+    "F.hardswish({0}.detach())", "F.logsigmoid({0})", "F.selu({0}.detach())", "F.celu({0}.detach())",
+    "torch.log({0})", "torch.log2({0})",
     "torch.log1p({0})", "torch.expm1({0})", "torch.exp({0})", "torch.sin({0})", "torch.atan({0})", "torch.sinc({0})",
     "torch.xlogy({0}, {0})", "torch.special.entr({0})", "torch.logit({0}.detach())", "torch.lgamma({0}.abs())",
     "{0}.fmod(1.5)", "{0}.remainder(1.5)", "torch.frac({0})",
-    "{0}.view({0}.shape).T if {0}.dim() == 2 else {0}.clone()", "torch.nan_to_num({0}).contiguous().view(torch.int32)",
+    "{0}.view({0}.shape).T if {0}.dim() == 2 else {0}.clone()",
+    "torch.nan_to_num({0}).sign().contiguous().view(torch.int32)",
     "torch.asinh({0})", "{0}.nan_to_num(0.0).relu().neg()", "{0}.relu().neg().abs()", "{0}.softmax(-1)",
 )
 TWO = (
     "{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / {1}", "torch.maximum({0}, {1}) + 0.0",
-    "torch.minimum({0}, {1}) + 0.0", "torch.fmax({0}, {1}) + 0.0", "torch.fmin({0}, {1}) + 0.0", "{0}.copysign({1})",
+    "torch.minimum({0}, {1}) + 0.0", "torch.fmax({0}, {1}) + 0.0", "torch.fmin({0}, {1}) + 0.0",
+    "{0}.copysign({1}.nan_to_num())",
     "{0} == {1}", "{0} != {1}", "{0} < {1}", "{0} <= {1}", "{0}.fmod({1})", "{0}.remainder({1})",
     "torch.floor_divide({0}, {1})", "torch.where({0} > {1}, {0}, {1})", "torch.where({0}.isnan(), {1}, {0})",
     "{0}.clamp(min={1}) + 0.0", "{0}.pow({1})", "torch.atan2({0}, {1})", "torch.hypot({0}, {1})",
     "torch.logaddexp({0}, {1})", "torch.addcmul({0}, {0}, {1})", "torch.addcdiv({0}, {0}, {1})",
     "torch.add({0}, {1}, alpha=0.0)", "torch.lerp({0}, {1}, 0.5)", "torch.isclose({0}, {1}, equal_nan=True)",
-    "torch.heaviside({0}, {1})", "torch.nextafter({0}, {1})", "({0} > 0) & ({1} > 0)", "torch.xlogy({0}, {1})",
+    "torch.heaviside({0}, {1})", "torch.nextafter({0}.masked_fill({0} == 0, 1.0), {1})", "({0} > 0) & ({1} > 0)",
+    "torch.xlogy({0}, {1})",
     "F.mse_loss({0} + {1}, {0} + {1})",
 )
 ALONG = (
     "{0}.amax(DIM) + 0.0", "{0}.amin(DIM, keepdim=True) + 0.0", "{0}.max(DIM).values + 0.0", "{0}.max(DIM).indices",
     "{0}.min(DIM).indices", "{0}.argmax(DIM)", "{0}.argmin(DIM, keepdim=True)", "{0}.aminmax(dim=DIM).max + 0.0",
     "{0}.sort(DIM, stable=True).values + 0.0", "{0}.sort(dim=DIM, descending=True, stable=True).indices",
-    "{0}.argsort(dim=DIM, stable=True)", "{0}.topk(1, DIM).values + 0.0", "{0}.cummax(DIM).values + 0.0",
-    "{0}.cummax(DIM).indices", "{0}.cummin(DIM).indices", "{0}.cumsum(DIM)", "{0}.detach().cumprod(DIM)",
+    "{0}.argsort(dim=DIM, stable=True)", "{0}.detach().topk(1, DIM).values + 0.0", "{0}.cummax(DIM).values + 0.0",
+    "{0}.cummax(DIM).indices", "{0}.cummin(DIM).indices", "{0}.cumsum(DIM)", "{0}.cumprod(DIM)",
     "{0}.sum(DIM) + 0.0", "{0}.mean(DIM) + 0.0", "{0}.prod(DIM)", "{0}.nansum(DIM) + 0.0", "{0}.nanmean(DIM) + 0.0",
     "{0}.logsumexp(DIM)", "{0}.logcumsumexp(DIM)", "{0}.softmax(DIM)", "{0}.log_softmax(DIM)", "F.softmin({0}, DIM)",
     "{0}.masked_fill({0} > -9, -torch.inf).softmax(DIM)", "{0}.masked_fill({0} > 0, -torch.inf).log_softmax(DIM)",
@@ -100,29 +104,30 @@ WHOLE = (
     "torch.atleast_2d({0}).mT", "torch.atleast_2d({0}).tril()", "torch.atleast_2d({0})[..., 0, ::2]",
 )
 MATRICES = (
-    "{0} @ {0}.mT", "{0} @ {0}.new_ones({0}.shape[-1], 2)", "{0}[..., :0] @ {0}[..., :0].mT",
+    "{0} @ {0}.mT + 0.0", "{0} @ {0}.new_ones({0}.shape[-1], 2) + 0.0", "{0}[..., :0] @ {0}[..., :0].mT",
     "{0}[..., :0, :] @ {0}.mT", "F.linear({0}, {0}.new_ones(3, {0}.shape[-1]), {0}.new_ones(3))",
     "torch.einsum('...ij->...', {0}) + 0.0", "F.layer_norm({0}, {0}.shape[-1:])", "F.rms_norm({0}, {0}.shape[-1:])",
     "F.cross_entropy({0}.flatten(0, -2), {0}.flatten(0, -2).argmax(-1))", "{0}.tril(-1)", "{0}.diagonal(0, -2, -1) * 2",
     "F.cross_entropy({0}.flatten(0, -2), {0}.flatten(0, -2).argmax(-1) * 0 - 100)", "{0}[..., [0], :]",
     "{0}[:, None, ::2]", "F.embedding(torch.zeros(0, dtype=torch.long), {0}.flatten(0, -2))",
-    "{0}.T if {0}.dim() == 2 else {0}.mT", "F.scaled_dot_product_attention(*[{0}.nan_to_num(0.0, 3.0, -3.0)] * 3)",
+    "{0}.T if {0}.dim() == 2 else {0}.mT",
+    "F.scaled_dot_product_attention(*[{0}.detach().nan_to_num(0.0, 3.0, -3.0)] * 3)",
     "{0}.flatten(0, -2).tril().sum(0) + 0.0",
-    "F.scaled_dot_product_attention(*[{0}.nan_to_num(0.0, 3.0, -3.0)] * 3, attn_mask=({0}[..., :1] > "
+    "F.scaled_dot_product_attention(*[{0}.detach().nan_to_num(0.0, 3.0, -3.0)] * 3, attn_mask=({0}[..., :1] > "
     "0).expand(*{0}.shape[:-1], {0}.shape[-2]))", "torch.cdist({0}, {0})", "F.pad({0}, (1, 0), value=torch.nan)",
     "F.pad({0}, (1, -1, 0, 1), value=-torch.inf)",
 )
 IMAGES = (
     "F.max_pool2d({0}, 2, 1) + 0.0", "F.max_pool2d({0}, 2, 2, 1, ceil_mode=True) + 0.0", "F.avg_pool2d({0}, 2, 1)",
-    "F.max_pool2d({0}.nan_to_num(9.0), 2, return_indices=True)[1]", "F.adaptive_max_pool2d({0}, (1, 2)) + 0.0",
+    "F.max_pool2d({0}, 2, return_indices=True)[1]", "F.adaptive_max_pool2d({0}, (1, 2)) + 0.0",
     "F.avg_pool2d({0}, 2, 1, 1)", "F.adaptive_avg_pool2d({0}, 1) + 0.0",
     "F.conv2d({0}, {0}.new_ones(2, {0}.shape[1], 2, 2), padding=1)",
     "F.conv2d({0}[:0], {0}.new_ones(2, {0}.shape[1], 1, 1))", "F.interpolate({0}, scale_factor=2.0)",
     "F.conv2d({0}, {0}.new_ones({0}.shape[1], 1, 2, 1), groups={0}.shape[1])", "F.pixel_unshuffle({0}, 1)",
-    "F.batch_norm({0}, None, None, training=True)", "F.group_norm({0}, 1)",
+    "F.batch_norm({0}, None, None, training=True)", "F.group_norm({0}, 1) + 0.0",
     "F.pad({0}, (1, 1, 0, 1), mode='replicate')",
     "F.conv_transpose2d({0}, {0}.new_ones({0}.shape[1], 1, 2, 2), stride=2)", "F.unfold({0}, 2, padding=1)",
-    "F.interpolate({0}.nan_to_num(0.0, 3.0, -3.0), scale_factor=2.0, mode='bilinear')",
+    "F.interpolate({0}, scale_factor=2.0, mode='bilinear')",
     "{0}.contiguous(memory_format=torch.channels_last)", "{0}.sum((2, 3)) + 0.0", "{0}.amax((0, 2)) + 0.0",
     "{0}.flatten(1)", "{0}.permute(0, 2, 3, 1) * 2",
 )
@@ -182,7 +187,7 @@ WRITES = (
 )
 BRANCHES = (
     "torch.cond({0}.sum() > 0, lambda a: a * 2.0, lambda a: a - 1.0, ({0},))",
-    "torch.cond({0}.isnan().any(), lambda a: a.nan_to_num(), lambda a: a.clone(), ({0},))",
+    "torch.cond({0}.isnan().any(), lambda a: a.nan_to_num(0.5, 2.0, -2.0), lambda a: a.clone(), ({0},))",
 )
 
 

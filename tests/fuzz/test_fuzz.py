@@ -137,6 +137,24 @@ def test_among_special_values_other_zeros_and_numbers_for_nan_are_wrong(
     assert judge(SPECIAL_VALUES, "backend").word == "wrong"
 
 
+NEAR_ZERO = "{0}.sigmoid() * 0.999", "torch.logit({0})", "{0}.reciprocal()"
+
+
+@pytest.mark.parametrize(("lines", "added", "word"), [
+    (NEAR_ZERO, "{0} * (1 + 1e-3 * ({0}.abs() > 100))", "ok"),
+    (NEAR_ZERO, "{0} * (1 + 1e-3 * ({0}.abs() < 100))", "wrong"),
+    (("torch.maximum({0}, {0}.flip(0))",), "{0} + 0.25 * ({0} == {0}.flip(0))", "wrong"),  # at a tie of what is exact
+])
+def test_among_special_values_too_roundings_are_told_from_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...], added: str, word: str,
+) -> None:
+    given = (Given((40,), "float", seed=1, is_special=True),)
+    nodes = [Node(line, (place,), ("float",)) for place, line in enumerate((*lines, added))]
+    program, other = (Program(given, tuple(some), (len(some),), is_special=True) for some in (nodes[:-1], nodes))
+    monkeypatch.setitem(DOORS, "backend", (lambda one: differentiate(other.function(), other.tensors()), 1.0))
+    assert judge(program, "backend").word == word
+
+
 def test_a_compiler_that_fails_is_an_error_and_one_that_refuses_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(program: Program) -> Outcome:
         raise KeyError("a defect")

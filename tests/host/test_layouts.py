@@ -240,7 +240,10 @@ def test_models_in_blocks_equal_float64_for_any_number_of_threads(name: str, mon
 
 def test_channels_that_fill_no_blocks_are_joined_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels, x = planned_kernels(monkeypatch), torch.randn(3, 20, 28, 26)
-    torchipu.InferenceStep(Split(58).eval().requires_grad_(False), torchipu.Options(frozen_weights=True))(x)
+    model = Split(58).eval().requires_grad_(False)
+    found = torchipu.InferenceStep(model, torchipu.Options(frozen_weights=True))(x)
+    for ours, wanted in zip(found, model.double()(x.double()), strict=True):
+        torch.testing.assert_close(ours.double(), wanted, rtol=1e-4, atol=1e-5)
     joined = [place for place, name in enumerate(kernels) if name == "move_blocked"]
     assert len(joined) == 8, kernels
     assert "to_blocked" not in kernels[joined[0] : joined[-1]], kernels
@@ -252,6 +255,33 @@ def test_groups_and_what_is_done_to_channels_stay_in_blocks(monkeypatch: pytest.
     assert kernels.count("group_moments_blocked") == 2, kernels
     assert kernels.count("to_blocked") == 2, kernels  # the numbers of channels, once for all calls
     assert kernels.count("from_blocked") == 1, kernels
+
+
+class Weighed(nn.Module):
+    """Planes times numbers that are made of their means, which come first in the product."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(16, channels, 3, padding=1), nn.Conv2d(channels, 16, 3, padding=1)
+        self.line = nn.Linear(channels, channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.first(x))
+        return self.last(torch.sigmoid(self.line(y.mean((2, 3))))[:, :, None, None] * y)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("channels", [60, 64])
+def test_means_of_planes_leave_the_blocks_and_come_back_as_gates(
+    channels: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels, x = planned_kernels(monkeypatch), torch.randn(3, 16, 14, 13)
+    model = Weighed(channels).eval().requires_grad_(False)
+    found = torchipu.InferenceStep(model, torchipu.Options(frozen_weights=True))(x)
+    torch.testing.assert_close(found.double(), model.double()(x.double()), rtol=1e-4, atol=1e-5)
+    at = kernels.index("mean_blocked")
+    assert (kernels[at + 1] == "from_blocked") == (channels == 60), kernels
+    assert "end_blocked" in kernels[at:], kernels
 
 
 class Shortcut(nn.Module):

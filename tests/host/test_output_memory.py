@@ -163,3 +163,24 @@ def test_what_is_converted_at_the_border_asks_for_no_memory_again(name: str) -> 
     later = compiled(y, x)
     assert all(map(torch.equal, found, kept))  # what is held stays what it is
     assert all(map(torch.equal, later, NARROWED[name](y, x)))
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (1, 1), (1,), ()])
+@pytest.mark.parametrize("single", [
+    lambda x: x.sum(0) if x.dim() else x * 2, lambda x: x.amax().reshape(1), lambda x: x.mean(), torch.prod,
+    lambda x: x.reshape(-1)[:1].exp(), lambda x: x.argmax().reshape(1), lambda x: x.reshape(-1, 1).T @ x.reshape(-1, 1),
+], ids=str)
+def test_a_result_of_no_elements_is_no_room_for_the_element_that_it_is_taken_from(
+    single: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...],
+) -> None:
+    x = torch.rand(shape).requires_grad_()
+    for take_none in (lambda y: y.reshape(-1)[:0], lambda y: y.reshape(1, -1)[:, 1:]):
+        torch._dynamo.reset()
+
+        def nothing(x: torch.Tensor, take_none: Callable[[torch.Tensor], torch.Tensor] = take_none) -> torch.Tensor:
+            return take_none(single(x))
+
+        found, wanted = torch.compile(nothing, backend="ipu")(x), nothing(x)
+        assert found.shape == wanted.shape
+        if wanted.requires_grad:
+            assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (found, wanted)))

@@ -26,6 +26,8 @@ def work(pipe: Connection, settings: Settings, environment: dict[str, str]) -> N
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)  # Dynamo logs each graph break
+    gc.collect()
+    gc.freeze()  # nobody looks through what has been imported: to do so after each case took longer than its samples
     while True:
         try:
             case, first, ran = pipe.recv()

@@ -164,6 +164,16 @@ def test_local_response_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None
     judge(lambda x: F.local_response_norm(x, 3, alpha=0.3, beta=0.7, k=1.5), *tensors(shape), dtype=dtype)
 
 
+@pytest.mark.parametrize("width", [3, 8, 37])
+def test_layer_norm_without_a_shift_has_no_negative_zero(width: int) -> None:
+    zeros = torch.tensor([0.0, -0.0])[torch.randint(0, 2, (9, width), generator=torch.Generator().manual_seed(0))]
+    for dtype in DTYPES:
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: F.layer_norm(x, x.shape[1:]), backend="ipu")
+        exact = F.layer_norm(zeros.double(), zeros.shape[1:])
+        assert torch.equal(compiled(zeros.to(dtype)).signbit(), exact.signbit())
+
+
 def grads_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """Return the state of a module, with gradients for its parameters."""
     parameters = dict(module.named_parameters())

@@ -79,3 +79,33 @@ def test_transforms_and_complex_factors_have_gradients_as_ever() -> None:
         values = values.clone().requires_grad_()
         results.append(torch.autograd.grad(function(values).abs(), values)[0].to(torch.cdouble))
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 33, 70])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gradients_of_running_products_of_what_is_not_finite_are_those_of_eager(length: int, dim: int) -> None:
+    drawn = torch.Generator().manual_seed(length)
+    specials = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1.0, -0.5, 3.0])
+    for each in range(6):  # the more, the fewer special factors: also rows that have a zero before an infinity, or none
+        x, coming = (torch.randn(40, length, generator=drawn) for _ in range(2))
+        for value, seldom in ((x, 1 + each), (coming, 9)):
+            taken = torch.rand(value.shape, generator=drawn) < 1 / seldom
+            value[taken] = specials[torch.randint(0, len(specials), (int(taken.sum()),), generator=drawn)]
+        x, coming = (value.T.contiguous() if dim == 0 else value for value in (x, coming))
+        found, exact = x.clone().requires_grad_(), x.double().requires_grad_()
+        torch._dynamo.reset()
+        ours = torch.autograd.grad(torch.compile(lambda x: x.cumprod(dim), backend="ipu")(found), found, coming)[0]
+        wanted = torch.autograd.grad(exact.cumprod(dim), exact, coming.double())[0]
+        torch.testing.assert_close(ours.double(), wanted, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_the_op_in_eager_mode_gives_what_its_kernel_gives(running: bool) -> None:
+    x = factors(3, 7, 4)
+    x[0, 2, 1] = x[1, 4, 0] = 0
+    x.requires_grad_()
+    products = x.cumprod(1) if running else x.prod(1, keepdim=True)
+    coming = torch.randn(products.shape)
+    wanted = torch.autograd.grad(products, x, coming)[0]
+    found = torch.ops.ipu.product_gradient(coming, x.detach(), running)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)

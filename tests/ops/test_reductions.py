@@ -224,3 +224,15 @@ def test_gradient_of_a_product_with_zeros() -> None:
     x[1, 2] = x[2, 1] = x[2, 3] = 0
     check(lambda x: x.prod(1), x.requires_grad_())
     check(lambda x: x.prod(), x)
+
+
+@pytest.mark.parametrize("order", [1, 2, math.inf])
+def test_the_norm_of_one_element_is_its_magnitude_also_where_its_square_is_out_of_range(order: float) -> None:
+    x = torch.tensor([[3e38], [-1e-30], [-2.0], [0.0], [math.inf], [math.nan]])
+    for function in (
+        lambda x: torch.linalg.vector_norm(x, order, dim=1), lambda x: torch.linalg.vector_norm(x[:1], order),
+        lambda x: torch.linalg.vector_norm(x[:, :, None], order, dim=(1, 2), keepdim=True),
+    ):
+        torch._dynamo.reset()
+        found = torch.compile(function, backend="ipu")(x)
+        torch.testing.assert_close(found.double(), function(x.double()), rtol=1e-6, atol=0, equal_nan=True)

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
+from torchipu import InferenceStep, Options
+
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "a row in several pieces": ((1, 1, 6000), {"size": 9000, "mode": "linear"}),
     "few columns": ((2, 3, 9, 3), {"size": (5, 4), "mode": "bilinear"}),
@@ -98,9 +100,67 @@ def test_one_smoothed_column_has_a_value_for_each_row(mode: str) -> None:
     torch.testing.assert_close(result.double(), wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_infinity_and_nan_stay_with_those_that_take_them() -> None:
-    given = torch.randn(2, 3, 6, 20)
-    given[0, 1, 2, 5], given[1, 2, 3, 19] = torch.inf, torch.nan
-    for how in ({"scale_factor": 2, "mode": "bilinear"}, {"size": (6, 9), "mode": "nearest"}):
-        found, wanted = compiled(lambda x, how=how: interpolate(x, **how), 1)(given), interpolate(given, **how)
-        assert torch.equal(found.isfinite(), wanted.isfinite())
+def specials(*shape: int, seed: int) -> torch.Tensor:
+    """Return random numbers, of which one in eight is not finite."""
+    drawn = torch.Generator().manual_seed(seed)
+    values, places = torch.randn(shape, generator=drawn), torch.rand(shape, generator=drawn)
+    for number, special in enumerate((torch.nan, torch.inf, -torch.inf)):
+        values[(places > number / 24) & (places <= (number + 1) / 24)] = special
+    return values
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "linear": {"mode": "bilinear"}, "linear of corners": {"mode": "bilinear", "align_corners": True},
+    "cubic": {"mode": "bicubic"}, "cubic of corners": {"mode": "bicubic", "align_corners": True},
+    "smooth": {"mode": "bilinear", "antialias": True}, "smooth and cubic": {"mode": "bicubic", "antialias": True},
+    "nearest": {"mode": "nearest"},
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize(("image", "size"), [
+    ((3, 4), (6, 8)), ((3, 4), (3, 4)), ((3, 4), (7, 4)), ((3, 4), (3, 8)), ((8, 9), (4, 18)), ((1, 6), (1, 9)),
+    ((5, 9), (10, 3)), ((6, 20), (12, 40)),
+])
+def test_what_is_not_finite_reaches_results_and_gradients_as_in_eager_where_a_weight_is_zero(
+    name: str, image: tuple[int, int], size: tuple[int, int],
+) -> None:
+    how, given = MODES[name], specials(2, 16, *image, seed=1)
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        x = given.contiguous(memory_format=memory_format).requires_grad_()
+        exact, coming = given.double().requires_grad_(), specials(2, 16, *size, seed=2)
+        result = compiled(lambda x: interpolate(x, size=size, **how), 1)(x)
+        wanted = interpolate(exact, size=size, **how)
+        torch.testing.assert_close(result.double(), wanted, atol=1e-5, rtol=1e-5, equal_nan=True)
+        pairs = (result, x), (wanted, exact)
+        found, expected = (torch.autograd.grad(y, of, coming.to(y.dtype))[0] for y, of in pairs)
+        torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5, equal_nan=True)
+
+
+class Enlarged(torch.nn.Module):
+    """Images of another size."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return interpolate(x, **self.how)
+
+
+@pytest.mark.parametrize("name", ["linear", "cubic", "smooth"])
+@pytest.mark.parametrize("size", [(6, 8), (3, 4), (3, 9)])
+def test_what_is_not_finite_reaches_results_on_tiles_too(name: str, size: tuple[int, int]) -> None:
+    given = specials(2, 3, 3, 4, seed=1)
+    result = InferenceStep(Enlarged(size=size, **MODES[name]), Options(executor="tiles"))(given)
+    wanted = interpolate(given.double(), size=size, **MODES[name])
+    torch.testing.assert_close(result.double(), wanted, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [3, 7])
+@pytest.mark.parametrize("mode", ["linear", "trilinear"])
+def test_what_is_not_finite_in_lines_and_volumes(mode: str, size: int) -> None:
+    given = specials(2, 3, *(3,) * (1 if mode == "linear" else 3), seed=1)
+    result = compiled(lambda x: interpolate(x, size=size, mode=mode), 1)(given)
+    wanted = interpolate(given.double(), size=size, mode=mode)
+    torch.testing.assert_close(result.double(), wanted, atol=1e-5, rtol=1e-5, equal_nan=True)

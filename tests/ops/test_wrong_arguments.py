@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from tests.ops.cases.drawing import Call, call
 from tests.ops.one_op import imported, overload_of
 from tests.releases import WORDS_ON_DIAGONALS
 from tests.strategies import GraphBuilder
+from torchipu.backend import ipu_backend
 from torchipu.errors import ConstraintError, VerifyError
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.planner import Planner
@@ -118,3 +121,25 @@ def test_views_that_do_not_fit_end_the_plan_before_a_kernel_reads_beyond_them() 
             emit_copy(plan, plan.scratch((2, 3)), wrong)
     emit_copy(plan, large, broadcast(small, (2, 3)))
     assert broadcast(plan.scratch((1, 1)), (36,)).strides == (0,)  # a tile names elements by one number
+
+
+class _Pooled(torch.nn.Module):
+    """A pool to some size, whose sizes are not looked at before."""
+
+    def __init__(self, pool: Callable[..., torch.Tensor], size: tuple[int, ...]) -> None:
+        super().__init__()
+        self.pool, self.size = pool, size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.pool(x, self.size)
+
+
+@pytest.mark.parametrize("size", [(), (1,), (1, 1, 1, 1)])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_adaptive_pools_take_as_many_sizes_as_they_have_dimensions(rank: int, size: tuple[int, ...]) -> None:
+    pool = getattr(torch.ops.aten, f"adaptive_avg_pool{rank}d")
+    x = torch.ones(2, 3, *(4, 5, 6)[:rank])
+    with pytest.raises(RuntimeError, match=f"output_size must be {rank}"):
+        pool(x, size)
+    with pytest.raises(RuntimeError, match=f"output_size must be {rank}"):
+        ipu_backend(_Pooled(pool, size), [x])(x)

@@ -15,8 +15,7 @@ TI_INLINE void FN(normalise_row)(float *y, const float *x, const float *w, const
     for (; i + VL <= n; i += VL) {
       VF v = (FN(load)(x + i) - m) * r;
       if (w) v = v * FN(load)(w + i);
-      if (b) v = v + FN(load)(b + i);
-      FN(store)(y + i, v);
+      FN(store)(y + i, v + (b ? FN(load)(b + i) : none));  /* without a shift too there is no -0.0, as in ATen */
     }
   }
   if (i < n) {

@@ -89,6 +89,32 @@ typedef struct {
   int64_t length, step, apart, given_step, given_apart;
   int running;
 } FN(gradient_rows);
+
+/* The gradient of running products of row j where not all is finite: ATen has it by division, and lets nothing that
+ * lies behind a zero reach what lies before. `so_far` has the products before blocks, `rows` apart. */
+static void FN(gradient_among_infinities)(const FN(gradient_rows) *p, int64_t j, int64_t rows, const double *so_far) {
+  const float *x = p->factors + j * p->apart, *given = p->given + j * p->given_apart;
+  float *gradient = p->gradient + j * p->apart;
+  const int64_t step = p->step, given_step = p->given_step, length = p->length;
+  int64_t zero = 0, next;
+  while (zero < length && x[zero * step] != 0) zero++;
+  double before[TI_GRADIENT_BLOCK], total = 0, product = 1, behind = 0;
+  for (next = zero; next < length && (next == zero || x[next * step] != 0); next++) {
+    if (next > zero) product *= (double)x[next * step];
+    behind += product * (double)given[next * given_step];
+  }
+  if (next < length) behind += product * 0;
+  for (int64_t first = (length - 1) / TI_GRADIENT_BLOCK * TI_GRADIENT_BLOCK; first >= 0; first -= TI_GRADIENT_BLOCK) {
+    const int64_t last = ti_min(first + TI_GRADIENT_BLOCK, length) - 1;
+    before[0] = so_far[first / TI_GRADIENT_BLOCK * rows + j];
+    for (int64_t i = first; i < last; i++) before[i + 1 - first] = before[i - first] * (double)x[i * step];
+    for (int64_t i = last; i >= first; i--) {
+      const double factor = (double)x[i * step], so_far_here = before[i - first];
+      if (i < zero) total += so_far_here * factor * (double)given[i * given_step];
+      gradient[i * step] = i > zero ? 0.f : (float)(i == zero ? behind * so_far_here : total / factor);
+    }
+  }
+}
 TI_INLINE void FN(product_gradient_of)(const FN(gradient_rows) *p, const int64_t rows, double *so_far) {
   double product[TI_SCAN_BLOCK], behind[TI_SCAN_BLOCK], next[TI_SCAN_BLOCK], before[TI_GRADIENT_BLOCK][TI_SCAN_BLOCK];
   for (int64_t j = 0; j < rows; j++) product[j] = 1, behind[j] = next[j] = 0;
@@ -111,6 +137,9 @@ TI_INLINE void FN(product_gradient_of)(const FN(gradient_rows) *p, const int64_t
       }
     }
   }
+  if (p->running && p->length > 1)
+    for (int64_t j = 0; j < rows; j++)
+      if (!isfinite(product[j]) || !isfinite(behind[j])) FN(gradient_among_infinities)(p, j, rows, so_far);
 }
 TI_KERNEL(product_gradient) {
   (void)scalars;

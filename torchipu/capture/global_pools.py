@@ -19,6 +19,8 @@ def _pool(rank: int, otherwise: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return what implements the pool over the last ``rank`` dimensions."""
 
     def pool(self: Tensor, output_size: Sequence[int]) -> Tensor:
+        if len(output_size) != rank:  # what is behind this takes any number, and gives no pool
+            raise RuntimeError(f"adaptive_avg_pool{rank}d: output_size must be {rank} numbers, not {list(output_size)}")
         if tuple(output_size) == (1,) * rank and self.dim() > rank:
             return self.mean(tuple(range(-rank, 0)), keepdim=True)
         return otherwise(self, output_size)

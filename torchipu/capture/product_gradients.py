@@ -1,7 +1,7 @@
 """Gradients of products and of running products are one op, which torch would make of a score of masks and scans.
 
 torch keeps zeros apart, by which it cannot divide. The op takes each factor once forwards and once backwards, and
-divides by none.
+divides by none, but in a row of running products where something is not finite: that has what torch's formula has.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ def product_gradient(grad: Tensor, factors: Tensor, running: bool) -> Tensor:
         running: Whether each product so far counts, and not the last one alone.
     """
     values, given = factors.double(), grad.double()
-    before = torch.cat([torch.ones_like(values[:, :1]), values.cumprod(1)[:, :-1]], 1)
-    behind, rows = torch.zeros_like(values[:, :1]), list[Tensor]()
-    for place in reversed(range(values.shape[1])):
-        if place + 1 < values.shape[1]:
-            behind = behind * values[:, place + 1 : place + 2]
-        if running or place + 1 == values.shape[1]:
-            behind = behind + (given[:, place : place + 1] if running else given)
-        rows.insert(0, behind)
-    return (before * torch.cat([*rows, before[:, :0]], 1)).to(factors.dtype)
+    if running:
+        with torch.no_grad():  # else it is a formula that has a gradient itself
+            gradient: Tensor = aten.cumprod_backward(given, values, 1, values.cumprod(1))
+        return gradient.to(factors.dtype, copy=True)
+    ones = torch.ones_like(values[:, :1])
+    before = torch.cat([ones, values.cumprod(1)], 1)[:, :-1]
+    behind = torch.cat([ones, values.flip(1).cumprod(1)], 1)[:, :-1].flip(1)
+    return (before * (behind * given)).to(factors.dtype)
 
 
 @product_gradient.register_fake

@@ -59,8 +59,8 @@ class Memory:
         return self.allocations[held.buffer]
 
     def is_all_of(self, held: HostTensor) -> bool:
-        """Whether a view shows all of its allocation, row-major."""
-        num_bytes = max(1, held.num_elements) * held.dtype.host_bytes
+        """Whether a view shows all of its allocation, row-major; one of nothing may be part of an element's."""
+        num_bytes = held.num_elements * held.dtype.host_bytes
         return held.is_contiguous and held.offset == 0 and self.of(held).num_bytes == num_bytes
 
     def is_within(self, held: HostTensor) -> bool:

@@ -128,9 +128,11 @@ def _correction(op: Op) -> float:
 
 
 def vector_norm(op: Op, plan: HostPlanner) -> None:
-    """Norm of order 1, 2 or infinity."""
+    """Norm of order 1, 2 or infinity; of one element its magnitude, whose square may be out of range."""
     source = op.needed("self")
     order = _norm_order(op)
+    if math.prod(source.shape[dim] for dim in reduced_dims(op, source)) == 1:
+        order = math.inf
     foldings: dict[float, Folding] = {1: Folding.SUM_MAGNITUDES, 2: Folding.SUM_SQUARES}
     folding = foldings.get(order, Folding.LARGEST_MAGNITUDE)
     held = plan.value(source, DType.FLOAT, contiguous=False)

@@ -1,7 +1,8 @@
 """Interpolation of images and volumes, and paddings that repeat: sums of weighted elements, one dimension at a time.
 
 What an element of the result takes from a line of the operand is known from the sizes alone, so the weights are
-constants of the program. The gradient takes the same weights the other way round.
+constants of the program. The gradient takes the same weights the other way round. A weight of zero is one too: as in
+eager mode, nothing times what is not finite is NaN.
 """
 
 from __future__ import annotations
@@ -65,9 +66,19 @@ class Taps:
         return len(self.rows) == self.length and all(row == ((i, 1.0),) for i, row in enumerate(self.rows))
 
     @property
+    def is_identity_of_finite(self) -> bool:
+        """Whether the result is the operand, but for NaN where that is not finite."""
+        return len(self.rows) == self.length and all(row == ((i, 1.0), (i, 0.0)) for i, row in enumerate(self.rows))
+
+    @property
     def width(self) -> int:
         """Most sources of one element."""
         return max((len(row) for row in self.rows), default=0)
+
+
+def unchanged(size: int) -> Taps:
+    """Return the map that changes nothing."""
+    return Taps(size, tuple(((place, 1.0),) for place in range(size)))
 
 
 def transposed(taps: Taps) -> Taps:
@@ -77,6 +88,13 @@ def transposed(taps: Taps) -> Taps:
         for source, weight in row:
             back[source].append((place, weight))
     return Taps(len(taps.rows), tuple(map(tuple, back)))
+
+
+def needed_maps(taps: Mapping[int, Taps]) -> dict[int, Taps]:
+    """Leave out maps that change nothing, and all but one of those that make NaN of what is not finite and no more."""
+    changing = {dim: one for dim, one in taps.items() if not one.is_identity}
+    alike = [dim for dim, one in changing.items() if one.is_identity_of_finite]
+    return {dim: one for dim, one in changing.items() if dim not in alike[:-1]}
 
 
 # --------------------------------------------------------------------------- weights
@@ -100,15 +118,15 @@ def nearest_taps(size: int, result: int, factor: float | None, *, exact: bool) -
 
 
 def linear_taps(size: int, result: int, align: bool, factor: float | None) -> Taps:
-    """Weigh the two neighbours by their distance."""
+    """Weigh the two neighbours by their distance; there is none beyond the border, nor where no size changes."""
+    if size == result:
+        return Taps(size, tuple(((i, 1.0), (i, 0.0)) for i in range(size)))
     scale, rows = _scale(size, result, align, factor), []
     for i in range(result):
         at = scale * i if align else max(0.0, scale * (i + 0.5) - 0.5)
-        if size == result:
-            at = float(i)
         low = min(int(at), size - 1)
-        high, part = min(low + 1, size - 1), min(1.0, at - low)
-        rows.append(((low, 1.0),) if part == 0 or low == high else ((low, 1.0 - part), (high, part)))
+        part = min(1.0, at - low)
+        rows.append(((low, 1.0 - part), (min(low + 1, size - 1), part)))
     return Taps(size, tuple(rows))
 
 
@@ -120,17 +138,21 @@ def _cubic(distance: float, a: float) -> float:
     return (((x - 5) * x + 8) * x - 4) * a if x < 2 else 0.0
 
 
+def _cubic_beyond(x: float, a: float) -> float:
+    """Keys' kernel between one and two, rounded as in eager mode: zero, or nearly, where that has it."""
+    return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+
 def cubic_taps(size: int, result: int, align: bool, factor: float | None) -> Taps:
     """Weigh four neighbours; beyond the border the last element is repeated."""
     scale, rows = _scale(size, result, align, factor), []
     for i in range(result):
         at = scale * i if align else scale * (i + 0.5) - 0.5
         low = floor(at)
-        weights: dict[int, float] = {}
-        for place in range(low - 1, low + 3):
-            source = min(max(place, 0), size - 1)
-            weights[source] = weights.get(source, 0.0) + _cubic(at - place, -0.75)
-        rows.append(tuple(weights.items()))
+        part, rest, a = at - low, 1.0 - (at - low), -0.75
+        weights = _cubic_beyond(part + 1.0, a), _cubic(part, a), _cubic(rest, a), _cubic_beyond(rest + 1.0, a)
+        sources = (min(max(place, 0), size - 1) for place in range(low - 1, low + 3))
+        rows.append(tuple(zip(sources, weights, strict=True)))
     return Taps(size, tuple(rows))
 
 
@@ -138,12 +160,12 @@ def smoothed_taps(size: int, result: int, align: bool, factor: float | None, *, 
     """Weigh all neighbours within the support of a filter that is as wide as an element of the result."""
     scale, rows = _scale(size, result, align, factor), []
     wide = max(scale, 1.0)
-    support = (2.0 if cubic else 1.0) * wide
+    support, nearness = (2.0 if cubic else 1.0) * wide, 1.0 / wide  # rounded as in eager mode, where weights are zero
     for i in range(result):
         centre = scale * (i + 0.5)
         first = max(int(centre - support + 0.5), 0)
         last = min(int(centre + support + 0.5), size)
-        distances = [(place - centre + 0.5) / wide for place in range(first, last)]
+        distances = [(place - centre + 0.5) * nearness for place in range(first, last)]
         weights = [_cubic(d, -0.5) if cubic else max(0.0, 1.0 - abs(d)) for d in distances]
         total = sum(weights)
         rows.append(tuple((first + n, weight / total if total else weight) for n, weight in enumerate(weights)))
@@ -174,16 +196,16 @@ def apply_taps(plan: HostPlanner, held: HostTensor, taps: dict[int, Taps], out: 
     Args:
         plan: Receives the steps.
         held: Row-major float.
-        taps: Map of each dimension; identities are left out.
+        taps: Map of each dimension; those that change nothing are left out.
         out: Row-major float, written.
     """
-    order = sorted((dim for dim in taps if not taps[dim].is_identity),
-                   key=lambda dim: (len(taps[dim].rows) / max(1, taps[dim].length), -dim))
+    needed = needed_maps(taps)
+    order = sorted(needed, key=lambda dim: (len(needed[dim].rows) / max(1, needed[dim].length), -dim))
     if not order:
         emit_copy(plan, out, held)
         return
     for position, dim in enumerate(order):
-        one = taps[dim]
+        one = needed[dim]
         shape = (*held.shape[:dim], len(one.rows), *held.shape[dim + 1 :])
         result = out if position == len(order) - 1 else plan.scratch(shape, DType.FLOAT)
         _apply_one(plan, result, held, one, dim)
@@ -295,21 +317,26 @@ def _taps_of(op: Op) -> dict[int, Taps]:
     """Return the maps from the image before interpolation to the one after it, by dimension."""
     name = op.target.split(".")[1]
     results = op.integers("output_size")
-    count = len(results)
-    before = op.integers("input_size") if "input_size" in op.attrs else op.needed(_image(op)).shape
+    count, is_backward = len(results), "input_size" in op.attrs
+    before = op.integers("input_size") if is_backward else op.needed(_image(op)).shape
     align = op.flag("align_corners")
+    is_smooth = name.removesuffix("_backward").endswith("_aa")
+    # As in eager mode, which has weights of zero, and with them NaN of what is not finite, in all other cases.
+    is_copied = name == "upsample_bicubic2d_backward" and tuple(results) == tuple(before[2:])
     taps = {}
     for place, (result, factor) in enumerate(zip(results, _factors(op, count), strict=True)):
         size = before[2 + place]
         if "nearest" in name:
             one = nearest_taps(size, result, factor, exact="exact" in name)
-        elif name.removesuffix("_backward").endswith("_aa"):
+        elif (is_smooth and not is_backward and size == result) or is_copied:
+            one = unchanged(size)
+        elif is_smooth:
             one = smoothed_taps(size, result, align, factor, cubic="bicubic" in name)
         elif "bicubic" in name:
             one = cubic_taps(size, result, align, factor)
         else:
             one = linear_taps(size, result, align, factor)
-        taps[2 + place] = transposed(one) if "input_size" in op.attrs else one
+        taps[2 + place] = transposed(one) if is_backward else one
     return taps
 
 
@@ -373,7 +400,7 @@ def lower_taps(taps_of: Callable[[Op], dict[int, Taps]]) -> Callable[[Op, Target
         if result.num_elements == 0:
             return ()
         width = target.vector_width(result.dtype.device_bytes)
-        changed = {dim: taps for dim, taps in taps_of(op).items() if not taps.is_identity}
+        changed = needed_maps(taps_of(op))
         held = operand_labels(op)[0]
         for dim, taps in changed.items():
             written = "out" if dim == list(changed)[-1] else f"along{dim}"

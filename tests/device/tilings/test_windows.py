@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import torchipu
 from tests.device.tilings.judged import judge
 from tests.device.tilings.simulated import groups_of
 
@@ -97,3 +98,38 @@ def test_windows_of_more_elements_than_a_tile_holds(pool: Pool) -> None:
     assert x.grad is not None
     assert wide.grad is not None
     torch.testing.assert_close(x.grad.double(), wide.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("available", [None, 0.0])
+@pytest.mark.parametrize(("pool", "shape"), [
+    (partial(F.max_pool1d, kernel_size=3, stride=2, padding=1), (2, 3, 9)),
+    (partial(F.max_pool2d, kernel_size=3, stride=2, padding=1), (2, 3, 9, 8)),
+    (partial(F.max_pool2d, kernel_size=(3, 2), dilation=(2, 1), ceil_mode=True), (2, 3, 11, 7)),
+    (partial(F.max_pool3d, kernel_size=2, stride=1, padding=1), (1, 2, 3, 4, 5)),
+    (partial(F.adaptive_max_pool2d, output_size=(3, 2)), (2, 3, 7, 5)),
+    (partial(F.adaptive_max_pool3d, output_size=2), (1, 2, 3, 4, 5)),
+])
+def test_of_several_nan_in_a_window_the_place_is_that_of_the_last(
+    pool: Callable[..., tuple[torch.Tensor, torch.Tensor]], shape: tuple[int, ...], available: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if available is not None:
+        monkeypatch.setattr("torchipu.ops.pool.AVAILABLE_MEMORY", available)
+    specials = torch.tensor([torch.nan, torch.nan, -torch.inf, torch.inf, 1.0, 1.0, -2.0])
+    x = specials[torch.randint(0, len(specials), shape, generator=torch.Generator().manual_seed(0))]
+    x[0, 0] = -torch.inf  # windows of nothing larger have the first place
+    values, places = torchipu.InferenceStep(Placed(pool), torchipu.Options(executor="tiles"))(x)
+    wanted, at = pool(x.double(), return_indices=True)
+    assert torch.equal(places, at)
+    torch.testing.assert_close(values.double(), wanted, rtol=0, atol=0, equal_nan=True)
+
+
+class Placed(torch.nn.Module):
+    """A pool, and where it found what is largest."""
+
+    def __init__(self, pool: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.pool(x, return_indices=True)

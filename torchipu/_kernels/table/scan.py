@@ -64,7 +64,7 @@ class ProductGradientInts(NamedTuple):
 PRODUCT_GRADIENT = Kernel(
     "product_gradient",
     {
-        "gradient": "[outer, length, inner]",
+        "gradient": "[outer, length, inner], as cumprod_backward of ATen has it where products are running",
         "given": "of the products: [outer, length, inner] where these are running, else [outer, inner]",
         "factors": "[outer, length, inner]",
     },

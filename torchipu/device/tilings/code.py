@@ -164,10 +164,18 @@ class Code:
         return self.run(target, [(value.dtype, (value.shape[0], 1))], attrs, self=value)[0]
 
     def largest(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the largest element of each row of a matrix, and its place there, the first of several: ``[n, 1]``."""
-        results = [(value.dtype, (value.shape[0], 1)), (DType.LONG, (value.shape[0], 1))]
-        most, place = self.run("aten.max.dim", results, {"dim": 1, "keepdim": True}, self=value)
-        return most, place
+        """Return the largest element of each row of a matrix, and its place there: ``[n, 1]``.
+
+        Of several it is the first, of several NaN the last, as pools have it; `aten.max.dim` has the first of either.
+        """
+        count, width = value.shape
+        images, window = (count, 1, 1, 1), {"kernel_size": [1, width], "stride": [1, width]}
+        most, place = self.run(
+            "aten.max_pool2d_with_indices.default", [(value.dtype, images), (DType.LONG, images)],
+            {**window, "padding": [0, 0], "dilation": [1, 1], "ceil_mode": False},
+            self=self.shaped(value, count, 1, 1, width),
+        )
+        return self.shaped(most, count, 1), self.shaped(place, count, 1)
 
     def sliced(self, value: Tensor, dim: int, start: int, end: int) -> Tensor:
         """Return the elements of a range of a dimension."""

@@ -253,10 +253,9 @@ def maximum(geometry: Geometry) -> Tiling:
         def code(sizes: Sizes) -> Graph:
             first, count = sizes
             written = Code()
-            read = written.given(kind, count, width)
-            most, place = written.run("aten.max.dim", [(kind, (count,)), (DType.LONG, (count,))],
-                                      {"dim": 1, "keepdim": False}, self=read)
-            return written.graph([most, _place(written, along, written.numbered(first, count), place)])
+            most, place = written.largest(written.given(kind, count, width))
+            place = _place(written, along, written.numbered(first, count), written.shaped(place, count))
+            return written.graph([most, place])
 
         reads = (listed("self", held, (end - begin) * width, pad=-math.inf),)
         writes = ranges("out", begin, end), ranges("out1", begin, end)
