@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,11 +28,17 @@ def _power(base: Any, exponent: Any) -> Any:
         return 0
 
 
+def _rounded(value: Any, _: int) -> int:
+    """Return the nearest whole number."""
+    return round(value)
+
+
 _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
     "max": max, "min": min, "/": operator.truediv, "power": _power,
+    "rounded": _rounded,
 }
-_CALLS = frozenset({"max", "min", "power"})
+_CALLS = frozenset({"max", "min", "power", "rounded"})
 _DIVISIONS = frozenset({"//", "%", "/"})
 
 
@@ -88,11 +95,20 @@ class Size:
     def __neg__(self) -> Any:
         return self.sizes.computed("-", 0, self)
 
-    def __truediv__(self, other: Any) -> Any:
-        return int(self) / other
+    def __truediv__(self, other: object) -> Any:
+        return self.sizes.computed("/", self, other)
 
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / int(self)
+    def __rtruediv__(self, other: object) -> Any:
+        return self.sizes.computed("/", other, self)
+
+    def __abs__(self) -> Any:
+        return self if self >= 0 else -self
+
+    def __round__(self) -> Any:
+        return self.sizes.computed("rounded", self, 1)
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
 
     def __pow__(self, other: Any) -> Any:
         return int(self) ** other
@@ -173,6 +189,9 @@ class Sizes:
     Args:
         names: A name for each.
         now: What they are at first.
+
+    Attributes:
+        lock: Held by who sets the numbers, as long as these count.
     """
 
     def __init__(self, names: Sequence[str], now: Sequence[int]) -> None:
@@ -182,6 +201,7 @@ class Sizes:
         self._places: dict[tuple[str, object, object], Any] = {}
         self._watching: list[Guards] = []
         self._compiled: tuple[int, Callable[[list[int]], None]] | None = None
+        self.lock = threading.RLock()
         self.given = [Size(self, place) for place in range(len(self.names))]
 
     def computed(self, operation: str, left: Any, right: Any) -> Any:
@@ -255,6 +275,23 @@ class Sizes:
         return f"{operation}({left!r}, {right!r})" if operation in _CALLS else f"({left!r} {operation} {right!r})"
 
 
+def largest(first: Any, second: Any) -> Any:
+    """Return the larger of two numbers: of sizes one that is computed of both, so that nothing is decided."""
+    return _of_both("max", first, second)
+
+
+def least(first: Any, second: Any) -> Any:
+    """Return the lesser of two numbers, without a decision."""
+    return _of_both("min", first, second)
+
+
+def _of_both(operation: str, first: Any, second: Any) -> Any:
+    size = first if isinstance(first, Size) else second
+    if not isinstance(size, Size):
+        return _OPERATIONS[operation](first, second)
+    return size.sizes.computed(operation, first, second)
+
+
 def _plain(operation: str, left: Any, right: Any) -> Any:
     """Return the result where it is one of the operands, or a plain number."""
     if not isinstance(left, Size) and not isinstance(right, Size):
@@ -287,7 +324,7 @@ def _read(value: Any) -> str:
 
 def _function(body: str) -> Callable[..., Any]:
     """Return a function of ``v`` made from Python that this module has written."""
-    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan, "power": _power}
+    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan, "power": _power, "rounded": _rounded}
     exec(f"def function(v):\n    {body}", scope)
     made: Callable[..., Any] = scope["function"]
     return made
