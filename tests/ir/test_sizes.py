@@ -156,3 +156,12 @@ def test_divmod_and_the_absolute_value_of_sizes():
     assert guards.hold(numbers)
     assert settled([whole, rest, far], numbers) == [2, 1, 6]
     assert not guards.hold(sizes.numbers([2]))  # 3 - 2 is not below 0
+
+
+def test_a_list_is_repeated_by_a_size_that_is_then_this_one():
+    sizes = Sizes(["a"], [3])
+    (a,) = sizes.given
+    with sizes.watched() as guards:
+        assert [0] * a == [0, 0, 0]
+    assert guards.hold([3])
+    assert not guards.hold([4])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from torchipu.host.arrangement import Emitted, arranged
@@ -12,6 +13,7 @@ from torchipu.host.plan import HostPlan
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.settling import Settling
 from torchipu.ir.sizes import Guards, Numbers, Size
+from torchipu.ir.types import DType
 
 
 class SizedSteps:
@@ -110,18 +112,27 @@ class Cells:
         self._count = count
         self._made: list[tuple[Callable[[list[Any]], Any], list[Any], list[tuple[int, int]]]] = []
         self._known: dict[Any, int] = {}
+        self._seen: dict[int, tuple[int | None, Any]] = {}
 
     def of(self, value: Any) -> int | None:
         """Return the cell of a value; None where it has no sizes."""
-        if isinstance(value, Size):
-            return value.place
         kind: Any = type(value)
+        if kind in _ATOMS:
+            return None
+        if kind is Size:
+            return int(value.place)
+        if id(value) not in self._seen:
+            # What was seen is kept, so that no other object has its id.
+            self._seen[id(value)] = self._of(kind, value), value
+        return self._seen[id(value)][0]
+
+    def _of(self, kind: Any, value: Any) -> int | None:
         if isinstance(value, (tuple, list)):
             return self._cell(kind, getattr(kind, "_make", kind), value)
         if isinstance(value, dict):
             keys = tuple(value)
             return self._cell(keys, lambda members: dict(zip(keys, members, strict=True)), value.values())
-        if dataclasses.is_dataclass(value) and not isinstance(value, (type, Op, Tensor)):
+        if dataclasses.is_dataclass(kind) and kind not in (Op, Tensor):
             members = [getattr(value, name) for name in _names(kind)]
             return self._cell(kind, lambda members: kind(*members), members)
         return None
@@ -129,14 +140,17 @@ class Cells:
     def _cell(self, kind: Any, make: Callable[[list[Any]], Any], members: Iterable[Any]) -> int | None:
         """Return the cell of what is made of members; None where none of these has sizes."""
         members = list(members)
-        cells = [self.of(member) for member in members]
-        if all(cell is None for cell in cells):
+        holes = [
+            (place, cell) for place, member in enumerate(members)
+            if type(member) not in _ATOMS and (cell := self.of(member)) is not None
+        ]
+        if not holes:
             return None
+        filled = dict(holes)
         # Plain members are kept, so that no other object has their ids.
-        key = (kind, *(id(member) if cell is None else ~cell for member, cell in zip(members, cells, strict=True)))
+        key = (kind, *holes, *(id(member) for place, member in enumerate(members) if place not in filled))
         if key not in self._known:
             self._known[key] = self._count + len(self._made)
-            holes = [(place, cell) for place, cell in enumerate(cells) if cell is not None]
             self._made.append((make, members, holes))
         return self._known[key]
 
@@ -175,10 +189,12 @@ class Copied:
         return self._kind(*values)
 
 
+@cache
 def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(each.name for each in dataclasses.fields(kind))
 
 
+_ATOMS = frozenset({int, float, bool, str, type(None), DType})
 _OF_STEP = (
     "outputs", "inputs", "ints", "scalars", "items", "grain", "scratch_bytes", "endings", "samples", "rounds",
 )

@@ -161,6 +161,7 @@ class Size:
         return self.sizes.text(self)
 
 
+_NUMBERS = (Size, int, float)
 _COMPARED: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, "<": operator.lt, "<=": operator.le}
 
 
@@ -200,7 +201,9 @@ class Sizes:
         self._steps: list[tuple[str, object, object]] = []
         self._places: dict[tuple[str, object, object], Any] = {}
         self._watching: list[Guards] = []
-        self._compiled: tuple[int, Callable[[list[int]], None]] | None = None
+        self._texts: dict[tuple[str, object, object], str] = {}
+        self._compiled: list[Callable[[list[int]], None]] = []
+        self._num_compiled = 0
         self.lock = threading.RLock()
         self.given = [Size(self, place) for place in range(len(self.names))]
 
@@ -209,16 +212,16 @@ class Sizes:
 
         A division by a number that is 0 at present, as before the first call, gives 0, and a guard that it is.
         """
-        if not isinstance(left, (int, float, Size)) or not isinstance(right, (int, float, Size)):
+        if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
             return NotImplemented
-        plain = _plain(operation, left, right)
-        if plain is not None:
-            return plain
-        if operation in ("+", "*") and not isinstance(left, Size):
-            left, right = right, left
         key = operation, _key(left), _key(right)
         known = self._places.get(key)
         if known is None:
+            plain = _plain(operation, left, right)
+            if plain is not None:
+                return plain
+            if operation in ("+", "*") and not isinstance(left, Size):
+                return self.computed(operation, right, left)
             is_undefined = operation in _DIVISIONS and isinstance(right, Size) and self.decided("==", right, 0)
             value = 0 if is_undefined else _OPERATIONS[operation](_now(left), _now(right))
             known = self._places[key] = Size(self, len(self.now))
@@ -230,11 +233,14 @@ class Sizes:
 
     def decided(self, comparison: str, left: Any, right: Any) -> Any:
         """Return how a comparison goes, which whoever is watching takes note of."""
-        if not isinstance(left, (int, float, Size)) or not isinstance(right, (int, float, Size)):
+        if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
             return NotImplemented
         outcome = _COMPARED[comparison](_now(left), _now(right))
-        if isinstance(left, Size) or isinstance(right, Size):
-            text = f"({_read(left)} {comparison} {_read(right)})"
+        if self._watching and (isinstance(left, Size) or isinstance(right, Size)):
+            key = comparison, _key(left), _key(right)
+            text = self._texts.get(key)
+            if text is None:
+                text = self._texts[key] = f"({_read(left)} {comparison} {_read(right)})"
             for guards in self._watching:
                 guards.found[text] = outcome
         return outcome
@@ -251,16 +257,18 @@ class Sizes:
 
     def numbers(self, given: Sequence[int]) -> list[int]:
         """Return what all numbers are if the first are given."""
-        if self._compiled is None or self._compiled[0] != len(self._steps):
-            lines = []
-            for place, (operation, left, right) in enumerate(self._steps, start=len(self.names)):
+        if self._num_compiled < len(self._steps):
+            lines, first = [], self._num_compiled
+            for place, (operation, left, right) in enumerate(self._steps[first:], start=len(self.names) + first):
                 a, b = _read(left), _read(right)
                 text = f"{operation}({a}, {b})" if operation in _CALLS else f"{a} {operation} {b}"
                 # Whether that is defined is a guard, which is looked at later.
                 lines.append(f"v[{place}] = {text}" + (f" if {b} else 0" if operation in _DIVISIONS else ""))
-            self._compiled = len(self._steps), _function("\n    ".join(lines) or "pass")
+            self._compiled.append(_function("\n    ".join(lines)))
+            self._num_compiled = len(self._steps)
         values = [*given, *[0] * len(self._steps)]
-        self._compiled[1](values)
+        for compute in self._compiled:
+            compute(values)
         return values
 
     def set(self, given: Sequence[int]) -> None:
@@ -310,8 +318,8 @@ def _plain(operation: str, left: Any, right: Any) -> Any:
     return None
 
 
-def _key(value: Any) -> tuple[type, Any]:
-    return (Size, value.place) if isinstance(value, Size) else (type(value), value)
+def _key(value: Any) -> Any:
+    return (value.place,) if type(value) is Size else (type(value), value)
 
 
 def _now(value: Any) -> Any:
