@@ -132,7 +132,7 @@ class Cells:
         if isinstance(value, dict):
             keys = tuple(value)
             return self._cell(keys, lambda members: dict(zip(keys, members, strict=True)), value.values())
-        if dataclasses.is_dataclass(kind) and kind not in (Op, Tensor):
+        if hasattr(kind, "__dataclass_fields__") and kind not in (Op, Tensor):
             members = [getattr(value, name) for name in _names(kind)]
             return self._cell(kind, lambda members: kind(*members), members)
         return None
@@ -175,7 +175,7 @@ class Copied:
     """
 
     def __init__(self, cells: Cells, value: Any, names: Sequence[str]) -> None:
-        self._kind = type(value)
+        self._kind: Any = type(value)
         order = _names(self._kind)
         self._values = [getattr(value, name) for name in order]
         found = ((order.index(name), cells.of(getattr(value, name))) for name in names)
