@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from torchipu.host.arrangement import Emitted, arranged
@@ -175,7 +173,7 @@ class Copied:
     """
 
     def __init__(self, cells: Cells, value: Any, names: Sequence[str]) -> None:
-        self._kind: Any = type(value)
+        self._kind = type(value)
         order = _names(self._kind)
         self._values = [getattr(value, name) for name in order]
         found = ((order.index(name), cells.of(getattr(value, name))) for name in names)
@@ -189,9 +187,8 @@ class Copied:
         return self._kind(*values)
 
 
-@cache
 def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(each.name for each in dataclasses.fields(kind))
+    return tuple(kind.__dataclass_fields__)
 
 
 _ATOMS = frozenset({int, float, bool, str, type(None), DType})
