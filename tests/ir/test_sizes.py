@@ -165,3 +165,13 @@ def test_a_list_is_repeated_by_a_size_that_is_then_this_one():
         assert [0] * a == [0, 0, 0]
     assert guards.hold([3])
     assert not guards.hold([4])
+
+
+def test_numbers_made_whole_are_formulas():
+    sizes = Sizes(["a"], [7])
+    (a,) = sizes.given
+    with sizes.watched() as guards:
+        made = [sizes.computed(name, a * -0.6, 1) for name in ("truncated", "floor", "ceiling", "rounded")]
+    assert settled(made, sizes.numbers([7])) == [-4, -5, -4, -4]
+    assert settled(made, sizes.numbers([6])) == [-3, -4, -3, -4]
+    assert guards.found == {}

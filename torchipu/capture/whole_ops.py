@@ -21,5 +21,6 @@ def whole() -> Iterator[None]:
             {**interpolation.implementations(), **circular_padding.IMPLEMENTED, **global_pools.IMPLEMENTED}, _KEYS,
         ),
         implemented(product_gradients.IMPLEMENTED, (DispatchKey.Autograd,)),
+        implemented(interpolation.shapes_of_gradients(), (DispatchKey.Meta,)),
     ):
         yield

@@ -28,17 +28,18 @@ def _power(base: Any, exponent: Any) -> Any:
         return 0
 
 
-def _rounded(value: Any, _: int) -> int:
-    """Return the nearest whole number."""
-    return round(value)
+def _whole(how: Callable[[Any], int]) -> Callable[[Any, int], int]:
+    """Return what makes a number whole, as an operation on two, of which the second says nothing."""
+    return lambda value, _: how(value)
 
 
 _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
     "max": max, "min": min, "/": operator.truediv, "power": _power,
-    "rounded": _rounded,
+    "rounded": _whole(round), "truncated": _whole(math.trunc), "floor": _whole(math.floor),
+    "ceiling": _whole(math.ceil),
 }
-_CALLS = frozenset({"max", "min", "power", "rounded"})
+_CALLS = frozenset({"max", "min", "power", "rounded", "truncated", "floor", "ceiling"})
 _DIVISIONS = frozenset({"//", "%", "/"})
 
 
@@ -332,7 +333,7 @@ def _read(value: Any) -> str:
 
 def _function(body: str) -> Callable[..., Any]:
     """Return a function of ``v`` made from Python that this module has written."""
-    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan, "power": _power, "rounded": _rounded}
+    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan, **{name: _OPERATIONS[name] for name in _CALLS}}
     exec(f"def function(v):\n    {body}", scope)
     made: Callable[..., Any] = scope["function"]
     return made
