@@ -19,7 +19,7 @@ from torchipu.capture.symbols import Symbols
 from torchipu.compiler import compile_graph
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.host.bound_plan import BoundPlan
-from torchipu.host.planner import Planner
+from torchipu.host.sized_plans import SizedPlans
 from torchipu.ir.garbage import THRESHOLDS
 from torchipu.ir.sizes import settled
 from torchipu.ir.text import format_graph
@@ -264,7 +264,7 @@ def test_graphs_are_those_of_a_capture_with_these_sizes(name, monkeypatch):
         made = settled(self, arguments)
         imported = self.recipe.imported(specialise(self.module, arguments))
         static = compile_graph(imported.graph, self.recipe.options, self.recipe.target).graph
-        compared.append((kinds_and_shapes(made.executor.graph), kinds_and_shapes(static)))
+        compared.append((kinds_and_shapes(made.executor.sized.graph()), kinds_and_shapes(static)))
         return made
 
     monkeypatch.setattr(symbolic.SymbolicGraph, "program", program)
@@ -420,11 +420,11 @@ def test_the_collector_looks_seldom_while_a_new_size_is_planned(monkeypatch):
 
     run = torch.compile(lambda x: (x * 2).sum(0), backend=ipu_backend, dynamic=True)
     run(torch.randn(3, 4))
-    for kind, name in ((SymbolicGraph, "program"), (Planner, "__init__"), (Planner, "plan"), (BoundPlan, "__init__")):
+    for kind, name in ((SymbolicGraph, "program"), (SizedPlans, "plan"), (BoundPlan, "__init__")):
         watched(kind, name)
     before = gc.get_threshold()
     run(torch.randn(5, 4))
-    assert len(seen) == 4
+    assert len(seen) == 3
     assert all(threshold >= THRESHOLDS for threshold in seen.values())
     assert gc.get_threshold() == before
 

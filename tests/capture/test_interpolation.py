@@ -12,7 +12,10 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 import torchipu
+from torchipu.backend import COUNTS
 from torchipu.capture.whole_ops import whole
+from torchipu.host.executor import GraphExecutor
+from torchipu.ir.graph import Graph
 
 MODES = {
     1: ("nearest", "nearest-exact", "linear"),
@@ -96,6 +99,40 @@ def test_sizes_that_change_take_other_weights(mode: str, sizes: str, is_training
         torch.testing.assert_close(y, model(x))
         if is_training:
             assert torch.allclose(*torch.autograd.grad(y.sum(), x), *torch.autograd.grad(model(x).sum(), x), atol=1e-5)
+
+
+@pytest.mark.parametrize(("dims", "how"), [
+    (1, {"mode": "linear", "scale_factor": 2}), (2, {"mode": "nearest", "scale_factor": 2}),
+    (2, {"mode": "bilinear", "scale_factor": 1.7}), (2, {"mode": "bicubic", "scale_factor": 2, "align_corners": True}),
+    (2, {"mode": "bilinear", "scale_factor": 0.6, "antialias": True}), (3, {"mode": "trilinear", "scale_factor": 2}),
+    (3, {"mode": "nearest-exact", "scale_factor": 1.5}),
+])
+def test_gradients_of_any_size_are_one_op_too(dims: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    targets: list[str] = []
+    made = GraphExecutor.__init__
+
+    def noted(executor: GraphExecutor, graph: Graph, *args: Any, **kwargs: Any) -> None:
+        targets.extend(op.target for op in graph.ops)
+        made(executor, graph, *args, **kwargs)
+
+    monkeypatch.setattr(GraphExecutor, "__init__", noted)
+    model = Interpolating(**how)
+    compiled, before = torch.compile(model, backend="ipu", dynamic=True, fullgraph=True), COUNTS.passes
+    for size in (5, 8, 13):
+        x = torch.randn(2, 3, *(size, size + 1, size + 2)[:dims])
+        x = x.to(memory_format=torch.channels_last) if dims == 2 and size == 8 else x
+        x.requires_grad_()
+        exact = x.detach().double().requires_grad_()
+        result, wanted = compiled(x), model(exact)
+        weights = torch.randn(wanted.shape)
+        (result * weights).sum().backward()
+        (wanted * weights).sum().backward()
+        torch.testing.assert_close(result.double(), wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-4, atol=1e-4)
+    assert sum(target.endswith("_backward.default") for target in targets) >= 3
+    assert not [target for target in targets if "index" in target or "gather" in target]
+    assert COUNTS.passes - before <= 4
 
 
 def test_torchs_own_implementations_come_back() -> None:

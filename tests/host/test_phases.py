@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torchipu
-import torchipu.host.planner
+import torchipu.host.arrangement
 from torchipu._kernels.abi import Plan
 from torchipu._kernels.table.copy import FILL, FillInts
 from torchipu.errors import ExecutionError
@@ -85,7 +85,7 @@ def phases_of(plan: HostPlan) -> list[list[list[str]]]:
 @pytest.mark.parametrize("batch", [1, 7, 37, 40])
 def test_bits_are_those_of_steps_one_after_another_on_any_number_of_threads(make, batch, monkeypatch):
     found = [trained(make, batch, threads) for threads in (1, 2, 3, 7)]
-    monkeypatch.setattr(torchipu.host.planner, "in_phases", lambda parts, _: ([list(part) for part in parts], []))
+    monkeypatch.setattr(torchipu.host.arrangement, "in_phases", lambda parts, _: ([list(part) for part in parts], []))
     expected = trained(make, batch, 2)
     for values in found:
         assert all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))

@@ -4,7 +4,7 @@ import pytest
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.settling import Settling
-from torchipu.ir.sizes import Size, Sizes, settled
+from torchipu.ir.sizes import Size, Sizes, largest, least, settled
 from torchipu.ir.types import DType
 
 FORMULAS = {
@@ -130,3 +130,48 @@ def test_a_settled_graph_keeps_what_has_no_sizes():
     assert [tensor.shape for tensor in (*graph.inputs, *graph.outputs)] == [(3,), (7, 3), (7, 3)]
     assert graph.outputs[0] is graph.ops[1].outputs[0]
     assert not any(isinstance(size, Size) for tensor in graph.inputs for size in tensor.shape)
+
+
+def test_quotients_and_rounded_ones_are_formulas_that_decide_nothing():
+    sizes = Sizes(["a", "b"], [7, 2])
+    a, b = sizes.given
+    with sizes.watched() as guards:
+        made = [a / b, 3 / b, round(a / b), largest(a, b), least(3, a), largest(1, round(2.5 * a / b))]
+    assert not [text for text in guards.found if "==" in text and "0" not in text]
+    for values in ((7, 2), (9, 4), (1, 8)):
+        numbers = sizes.numbers(values)
+        x, y = values
+        expected = [x / y, 3 / y, round(x / y), max(x, y), min(3, x), max(1, round(2.5 * x / y))]
+        assert [settled(one, numbers) for one in made] == expected
+        assert guards.hold(numbers)
+
+
+def test_divmod_and_the_absolute_value_of_sizes():
+    sizes = Sizes(["a"], [7])
+    (a,) = sizes.given
+    with sizes.watched() as guards:
+        whole, rest = divmod(a, 4)
+        far = abs(3 - a)
+    numbers = sizes.numbers([9])
+    assert guards.hold(numbers)
+    assert settled([whole, rest, far], numbers) == [2, 1, 6]
+    assert not guards.hold(sizes.numbers([2]))  # 3 - 2 is not below 0
+
+
+def test_a_list_is_repeated_by_a_size_that_is_then_this_one():
+    sizes = Sizes(["a"], [3])
+    (a,) = sizes.given
+    with sizes.watched() as guards:
+        assert [0] * a == [0, 0, 0]
+    assert guards.hold([3])
+    assert not guards.hold([4])
+
+
+def test_numbers_made_whole_are_formulas():
+    sizes = Sizes(["a"], [7])
+    (a,) = sizes.given
+    with sizes.watched() as guards:
+        made = [sizes.computed(name, a * -0.6, 1) for name in ("truncated", "floor", "ceiling", "rounded")]
+    assert settled(made, sizes.numbers([7])) == [-4, -5, -4, -4]
+    assert settled(made, sizes.numbers([6])) == [-3, -4, -3, -4]
+    assert guards.found == {}

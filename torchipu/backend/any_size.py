@@ -69,6 +69,7 @@ class AnySize:
         self.recipe = recipe
         self.shown = inputs_shown(gm)
         self.programs: OrderedDict[tuple[object, ...], Program] = OrderedDict()
+        self.num_bytes: dict[tuple[object, ...], int] = {}
         self.lock = threading.Lock()
         self.warned = False
         self.symbolic: SymbolicGraph | None = None
@@ -90,7 +91,7 @@ class AnySize:
         program = self._planned(key, arguments)
         results = program.run(arguments)
         with self.lock:
-            self._make_room()  # its memory is known only now
+            self._make_room(key)  # its memory is known only now
         return results
 
     def _kept(self, key: tuple[object, ...]) -> Program | None:
@@ -135,13 +136,18 @@ class AnySize:
             exc_info=None if is_known else error,
         )
 
-    def _make_room(self) -> None:
-        """Drop the least recent programs until the others keep within the bound; the most recent one stays."""
+    def _make_room(self, key: tuple[object, ...]) -> None:
+        """Drop the least recent programs until the others keep within the bound; the most recent one stays.
+
+        Args:
+            key: Of a program that has run for the first time.
+        """
         bound = self.recipe.options.plan_cache_bytes
-        total = sum(program.num_bytes for program in self.programs.values())
-        while total > bound and len(self.programs) > 1:
-            _, dropped = self.programs.popitem(last=False)
-            total -= dropped.num_bytes
+        if key in self.programs:
+            self.num_bytes[key] = self.programs[key].num_bytes
+        while sum(self.num_bytes.values()) > bound and len(self.programs) > 1:
+            dropped, _ = self.programs.popitem(last=False)
+            self.num_bytes.pop(dropped, None)
             COUNTS.evicted += 1
             if not self.warned:
                 self.warned = True

@@ -37,7 +37,10 @@ from torchipu.host.border import resolved
 from torchipu.host.collectives import wait_for
 from torchipu.host.executor import GraphExecutor, threads_of_torch
 from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.sized_plans import PlansOfCall, SizedPlans
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
+from torchipu.ir.settling import Settling
+from torchipu.ir.sizes import Sizes
 from torchipu.ir.types import Leg, Role
 from torchipu.optable.assertion import is_assertion
 from torchipu.optable.collective import is_collective
@@ -136,6 +139,27 @@ def _strides_to_make(layout: Layout, number: int, output: Tensor) -> dict[int, t
     return {number: layout.strides}
 
 
+class PlansOfResults:
+    """Host plans of a graph with sizes, less some of its outputs.
+
+    Args:
+        graph: After all passes, with sizes.
+        sizes: These.
+    """
+
+    def __init__(self, graph: Graph, sizes: Sizes) -> None:
+        self.graph, self.sizes = graph, sizes
+        self._made: dict[frozenset[int], SizedPlans] = {}
+
+    def without(self, places: Collection[int]) -> SizedPlans:
+        """Return those of the graph without these outputs."""
+        key = frozenset(places)
+        if key not in self._made:
+            graph = drop_dead(_without(self.graph, key)) if key else self.graph
+            self._made[key] = SizedPlans(graph, self.sizes)
+        return self._made[key]
+
+
 def _without(graph: Graph, places: Collection[int]) -> Graph:
     """Return a graph without some of its outputs."""
     return replace(graph, outputs=tuple(tensor for place, tensor in enumerate(graph.outputs) if place not in places))
@@ -161,11 +185,14 @@ class Program:
         apart: Places of saved results that must share no memory with what the caller has.
         parts: By number the results that lie in the memory of another one.
         pieces: By number the results that lie in the memory of an argument, where they may.
+        sized: The plans of the graph after all passes as it was before its sizes were known, and what these are; its
+            ops may be those with sizes then.
     """
 
     def __init__(
         self, imported: Imported, graph: Graph, recipe: Recipe, shown: Sequence[Shown | None], kinds: Sequence[Kind],
         apart: frozenset[int], parts: Mapping[int, Part] | None = None, pieces: Mapping[int, Piece] | None = None,
+        sized: tuple[PlansOfResults, Sequence[Any], Settling] | None = None,
     ) -> None:
         self.parts, pieces = parts or {}, pieces or {}
         options, num_results = recipe.options, recipe.num_results
@@ -178,7 +205,9 @@ class Program:
         shown_alone = {index for index, tensor in enumerate(imported.graph.outputs) if tensor not in computed}
         if shown_alone:
             imported = replace(imported, graph=_without(imported.graph, shown_alone))
-            graph = drop_dead(_without(graph, shown_alone))
+            graph = _without(graph, shown_alone)
+            if sized is None:
+                graph = drop_dead(graph)
         number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
         is_visible = [num_results is None or position < num_results for position in range(len(shown))]
         layouts = [layout_of(lies, is_view=kind is Kind.VIEW) for lies, kind in zip(shown, kinds, strict=True)]
@@ -197,6 +226,7 @@ class Program:
             output_strides=self.output_strides,
             saved=_saved_alone(imported, number, is_visible), plain=plain,
             is_alone=recipe.leg is Leg.FORWARD and num_results is None,
+            sized=None if sized is None else PlansOfCall(sized[0].without(shown_alone), *sized[1:]),
         )
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from torchipu import artifacts
 from torchipu.backend.counts import COUNTS
-from torchipu.backend.program import Program, Recipe, matters_at_border
+from torchipu.backend.program import PlansOfResults, Program, Recipe, matters_at_border
 from torchipu.backend.results import Piece, Shown, handed_back, kept_apart
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.control import is_control
@@ -24,7 +24,7 @@ from torchipu.compiler import dump_directory, is_verifying, place_graph
 from torchipu.device.memory import tile_memory
 from torchipu.ir.graph import Graph
 from torchipu.ir.settling import Settling
-from torchipu.ir.sizes import Guards, Numbers
+from torchipu.ir.sizes import Guards, Numbers, settled
 from torchipu.ir.types import Role
 from torchipu.ir.verify import verify_graph
 from torchipu.report.recorder import is_heard
@@ -45,6 +45,8 @@ class Placed:
         graph: After all passes.
         shown: How torch expects each result to lie.
         border: What a program looks at of the graph as imported.
+        num_bytes: Of each of its tensors on the device.
+        plans: Host plans for all sizes that decide alike.
     """
 
     guards: Guards
@@ -52,6 +54,8 @@ class Placed:
     graph: Graph
     shown: Sequence[Shown | None]
     border: Graph
+    num_bytes: Sequence[Any]
+    plans: PlansOfResults
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +114,18 @@ class SymbolicGraph:
 
     def program(self, arguments: Sequence[Any]) -> Program | None:
         """Return the program for the sizes of these arguments; None where they do not lie as the capture had them."""
-        given = self.symbols.of_call(arguments)
-        numbers = self.symbols.sizes.numbers(given)
-        if not all(self._lies_as_captured(place, value, numbers) for place, value in enumerate(arguments)):
-            return None
-        placed = next((one for one in self.placed if one.guards.hold(numbers)), None)
-        if placed is None:
-            placed = self._placed(given)
-            self.placed[:] = [placed, *self.placed[: MOST_PLACED - 1]]
+        with self.symbols.sizes.lock:
+            given = self.symbols.of_call(arguments)
             numbers = self.symbols.sizes.numbers(given)
-        COUNTS.programs += 1
-        return self._settled(placed, Settling(numbers))
+            if not all(self._lies_as_captured(place, value, numbers) for place, value in enumerate(arguments)):
+                return None
+            placed = next((one for one in self.placed if one.guards.hold(numbers)), None)
+            if placed is None:
+                placed = self._placed(given)
+                self.placed[:] = [placed, *self.placed[: MOST_PLACED - 1]]
+                numbers = self.symbols.sizes.numbers(given)
+            COUNTS.programs += 1
+            return self._settled(placed, Settling(numbers), given)
 
     def _lies_as_captured(self, place: int, value: Any, numbers: Numbers) -> bool:
         """Whether an argument has the sizes of the capture, and the strides that results may depend on."""
@@ -145,15 +150,17 @@ class SymbolicGraph:
             imported = with_complex_results(self.recipe.imported(self.module, self.symbols), self.module)
             shown = [None if fake is None else Shown.of(fake, self.symbols.read) for fake in imported.result_values]
             graph = place_graph(imported.graph, self.recipe.options, self.recipe.target)
+            tensors = (*graph.inputs, *(tensor for op in graph.ops for tensor in op.outputs))
+            num_bytes = [tensor.device_bytes for tensor in tensors]
         COUNTS.passes += 1
         border = replace(imported.graph, ops=tuple(filter(matters_at_border, imported.graph.ops)))
-        return Placed(guards, imported, graph, shown, border)
+        return Placed(guards, imported, graph, shown, border, num_bytes, PlansOfResults(graph, sizes))
 
-    def _settled(self, placed: Placed, settling: Settling) -> Program:
-        imported, graph = placed.imported, settling.graph(placed.graph)
+    def _settled(self, placed: Placed, settling: Settling, given: Sequence[Any]) -> Program:
+        imported, graph = placed.imported, settling.border(placed.graph)
         if is_verifying(self.recipe.options):
-            verify_graph(graph, "sizes")
-        self._check_device(imported.graph, graph, settling)
+            verify_graph(settling.graph(placed.graph), "sizes")
+        self._check_device(placed, settling)
         captured = settling.graph(placed.border)
         plain = replace(
             imported, graph=captured,
@@ -168,20 +175,22 @@ class SymbolicGraph:
             base, lies = self.expected[argument], shown[place]
             if base is not None and lies is not None:
                 pieces[place] = Piece(argument, base.settled(settling.numbers), lies)
-        return Program(plain, graph, self.recipe, shown, self.kinds, self.apart, pieces=pieces)
+        return Program(
+            plain, graph, self.recipe, shown, self.kinds, self.apart, pieces=pieces,
+            sized=(placed.plans, given, settling),
+        )
 
-    def _check_device(self, imported: Graph, graph: Graph, settling: Settling) -> None:
+    def _check_device(self, placed: Placed, settling: Settling) -> None:
         """Compile the device program where somebody wants to know of it, or it might not fit.
 
         Raises:
             OutOfTileMemoryError: The program does not fit.
         """
         options = self.recipe.options
-        tensors = (*graph.inputs, *(tensor for op in graph.ops for tensor in op.outputs))
-        num_bytes = [tensor.device_bytes for tensor in tensors]
+        num_bytes = settled(placed.num_bytes, settling.numbers)
         is_wanted = is_heard() or artifacts.is_wanted() or dump_directory(options) is not None
         if is_wanted or self.checked is None or not self.checked.covers(num_bytes):
-            compiled = self.recipe.compiled(settling.graph(imported))
+            compiled = self.recipe.compiled(settling.graph(placed.imported.graph))
             held = tile_memory(compiled.executable, compiled.target, options.io_tiles)
             most = max(memory.occupied_bytes for memory in held)
             self.checked = Checked(num_bytes, most / compiled.target.tile_memory_bytes)

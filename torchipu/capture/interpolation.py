@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey
 from torch._decomp.decompositions import get_scale_value, upsample_compute_output_size
 
 from torchipu.ops.resample import INTERPOLATIONS
@@ -24,23 +23,28 @@ def implementations() -> dict[Any, Callable[..., Tensor] | None]:
     return by | dict.fromkeys(packet.default for packet in packets)
 
 
+def shapes_of_gradients() -> dict[Any, Callable[..., Tensor]]:
+    """Return what tells the shape of each gradient: torch's own in C++ knows no symbolic sizes."""
+    return {getattr(torch.ops.aten, f"{name}_backward").default: _like_input for name in INTERPOLATIONS}
+
+
+def _like_input(gradient: Tensor, size: Sequence[int], input_size: Sequence[int], *_: Any) -> Tensor:
+    """Return a tensor as large as the input, laid out as the gradient of the result."""
+    made = gradient.new_empty(input_size)
+    if gradient.dim() == 4 and gradient.is_contiguous(memory_format=torch.channels_last):
+        return made.contiguous(memory_format=torch.channels_last)
+    return made
+
+
 def _by_default(packet: Any) -> Callable[..., Tensor]:
     """Return the form that takes a size or factors, by the one that takes a size.
 
-    torch's own in C++ knows no symbolic sizes, and gradients of the other one know none: these are taken apart as ever.
+    torch's own in C++ knows no symbolic sizes.
     """
-    taken_apart = packet.vec.py_kernels[DispatchKey.CompositeImplicitAutograd]
 
     def interpolate(input: Tensor, size: Sequence[int] | None, *given: Any) -> Tensor:
         align, factors = given[:-1], given[-1]
         results = upsample_compute_output_size(input.size(), size, factors)
-        is_symbolic = any(isinstance(each, torch.SymInt) for each in (*input.size(), *results))
-        if is_symbolic and input.requires_grad and torch.is_grad_enabled():
-            if factors is not None and "nearest" in packet.__name__:
-                # The nearest one would be told in double precision, which the device lacks: for these sizes alone.
-                for each in input.size()[2:]:
-                    int(each)
-            return taken_apart(input, size, *given)
         return packet.default(input, results, *align, *(get_scale_value(factors, dim) for dim in range(len(results))))
 
     return interpolate

@@ -23,6 +23,10 @@ _PAIRWISE: Mapping[Any, str] = {
     functions.Mod: "%", functions.Max: "max", functions.Min: "min", sympy.Max: "max", sympy.Min: "min",
     functions.IntTrueDiv: "/", functions.FloatTrueDiv: "/", functions.FloatPow: "power",
 }
+_WHOLE: Mapping[Any, str] = {
+    functions.TruncToInt: "truncated", functions.FloorToInt: "floor", functions.CeilToInt: "ceiling",
+    functions.RoundToInt: "rounded",
+}
 _ROOTS = ("OpaqueUnaryFn_sqrt",)
 """Names of torch's square root, of which a formula is a power."""
 
@@ -90,6 +94,8 @@ class Symbols:
         operands = expression.args
         if expression.func is functions.ToFloat:
             return self._formula(operands[0])
+        if expression.func in _WHOLE:
+            return self.sizes.computed(_WHOLE[expression.func], self._formula(operands[0]), 1)
         if expression.func.__name__ in _ROOTS:
             return self.sizes.computed("power", self._formula(operands[0]), 0.5)
         if isinstance(expression, sympy.Pow) and operands[1].is_Integer and operands[1] > 0:

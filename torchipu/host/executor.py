@@ -15,8 +15,10 @@ from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.kept_states import undrawn_where_it_fails
 from torchipu.host.observation import Observation
+from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resting import is_resting, zeros_of
+from torchipu.host.sized_plans import PlansOfCall, Terms, orders_of
 from torchipu.host.stamps import stamp_of
 from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.graph import Graph, Tensor
@@ -69,6 +71,7 @@ class GraphExecutor:
         saved: Numbers of outputs that may lie in any order of their dimensions.
         plain: Numbers of outputs that the caller would copy where they do not lie row-major.
         is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
+        sized: Plans of the same graph with sizes that are known when it is called; its ops may have sizes in them then.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class GraphExecutor:
         seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
         is_strict: bool = False, written: Mapping[int, int] | None = None,
         output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
-        plain: Collection[int] = (), is_alone: bool = False,
+        plain: Collection[int] = (), is_alone: bool = False, sized: PlansOfCall | None = None,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
@@ -87,6 +90,7 @@ class GraphExecutor:
         self.written = dict(written or {})
         self.output_strides = dict(output_strides or {})
         self.saved, self.plain, self.is_alone = frozenset(saved), frozenset(plain), is_alone
+        self.sized = sized
         self.apartness = Apartness(graph.inputs, set(self.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
@@ -194,16 +198,36 @@ class GraphExecutor:
         strides = {t: s for t, s in zip(self.arguments, layout or (), strict=bool(layout)) if s is not None}
         observation = Observation(traps=self.traps, counts=self.counts)
         with seldom_collected():
-            planner = Planner(
-                self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
-                written=self.written if are_apart else {}, is_strict=self.is_strict,
-                output_strides=self.output_strides, saved=self.saved, plain=self.plain, is_alone=self.is_alone,
-                lends=True,
-            )
-            bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
+            written = self.written if are_apart else {}
+            graph = self.graph
+            host_plan = None if observation.is_on else self._sized_plan(strides, written)
+            if host_plan is None:
+                graph = graph if self.sized is None else self.sized.graph()
+                host_plan = Planner(
+                    graph, input_strides=strides, frozen=self.frozen, observation=observation, written=written,
+                    is_strict=self.is_strict, output_strides=self.output_strides, saved=self.saved, plain=self.plain,
+                    is_alone=self.is_alone, lends=True,
+                ).plan()
+            bound = BoundPlan(host_plan, graph, shares_arena=not self.traps, observation=observation)
         self.plans[layout, are_apart] = bound
         self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}
         return bound
+
+    def _sized_plan(self, strides: Mapping[Tensor, tuple[int, ...]], written: Mapping[int, int]) -> HostPlan | None:
+        """Return a plan that was made for more sizes than these, if there is one."""
+        if self.sized is None:
+            return None
+        inputs, outputs = (dict(enumerate(held)) for held in (self.graph.inputs, self.graph.outputs))
+        lying = {number: strides[tensor] for number, tensor in inputs.items() if tensor in strides} if strides else {}
+        frozen = set(self.frozen)
+        terms = Terms(
+            lying=orders_of({number: tensor.shape for number, tensor in inputs.items()}, lying),
+            made=orders_of({number: tensor.shape for number, tensor in outputs.items()}, self.output_strides),
+            frozen=tuple(number for number, tensor in inputs.items() if tensor in frozen) if frozen else (),
+            written=tuple(written.items()), saved=self.saved, plain=self.plain, is_strict=self.is_strict,
+            is_alone=self.is_alone,
+        )
+        return self.sized.plan(terms, lying, self.output_strides)
 
     def _run(self, bound: BoundPlan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         bound.engine.bind_tensors(FIRST_EXTERNAL, inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torchipu.host.phases import Segment
@@ -64,7 +65,7 @@ class HostPlan:
     partial_bytes: int = 0
     buckets: tuple[Stretch, ...] = ()
     slot_bytes: int = 0
-    ops_by_step: list[Op | None] = field(default_factory=list)
+    ops_by_step: Sequence[Op | None] = field(default_factory=list)
     segments: tuple[Segment, ...] = ()
     awaited: frozenset[Tensor] = frozenset()
     over_inputs: dict[int, int] = field(default_factory=dict)

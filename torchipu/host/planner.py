@@ -15,6 +15,7 @@ from torchipu._kernels.table.kernel import I, Kernel, S
 from torchipu._kernels.table.observe import TALLY_WORDS
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError, VerifyError
+from torchipu.host.arrangement import Emitted, arranged
 from torchipu.host.collectives import only_awaited, with_late_waits
 from torchipu.host.concatenation import Concatenations, varying
 from torchipu.host.emit.blocked_layout import blocked_shape
@@ -27,20 +28,19 @@ from torchipu.host.layouts import Layouts
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
 from torchipu.host.orders import Orders
-from torchipu.host.phases import in_phases, widen_lifetimes
 from torchipu.host.plan import HostPlan
 from torchipu.host.random_streams import RandomStreams
 from torchipu.host.recomputation import undone
 from torchipu.host.replicas import states_of_replicas, with_totals
 from torchipu.host.rounding import Computed, end_steps
-from torchipu.host.steps import Step, find_lifetimes, in_order
-from torchipu.host.storage import Place, place_in_arena
+from torchipu.host.steps import Step
+from torchipu.host.storage import Place
 from torchipu.host.sums import Sums
-from torchipu.host.transfers import write_back_early
 from torchipu.host.uses import Uses, with_bodies
 from torchipu.host.values import Values
 from torchipu.host.written_inputs import write_inputs
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
+from torchipu.ir.sizes import largest
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.optable.blocked import Sizes, Terms
 from torchipu.optable.blocks import Blocks
@@ -325,7 +325,7 @@ class Planner:
                 source=self._current.source, remedy="move the normalisation out of it, or set batch_norm_group_size=1",
             )
         self._append(Step(
-            self._current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, max(1, grain),
+            self._current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, largest(1, grain),
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
             joining=joining, writes=tuple(writes), samples=samples, overwrites=tuple(overwrites), rounds=rounds,
         ))
@@ -366,6 +366,10 @@ class Planner:
     # ------------------------------------------------------------------ planning
     def plan(self) -> HostPlan:
         """Emit every op, decide what is hoisted, and place all storage."""
+        return arranged(self.emitted())
+
+    def emitted(self) -> Emitted:
+        """Emit every op."""
         self._emit_ops(self.graph.ops)
         outputs, direct = self._collect_outputs()
         self._write_back_states()
@@ -378,34 +382,12 @@ class Planner:
             result: by_tensor[inputs[place]] for result, place in written.items()
         })
         direct = [is_direct and index not in over_inputs for index, is_direct in enumerate(direct)]
-        memory, allocations = self.memory, self.memory.allocations
-        if any(is_transfer(step.op) for step in self.steps):
-            self.steps = write_back_early(self.steps, allocations)
-        parts = self.sums.exchanged(in_order(
-            self.steps, allocations, is_hoisting=self.is_hoisting, frozen=self.frozen, random_slots=self.streams.words,
-        ), self.runs)
-        # Programs in several processes run stretches of the body in an order of their own.
-        is_parted = any(is_transfer(step.op) for step in self.steps)
-        ordered, segments = (list(parts.each()), []) if is_parted else in_phases(parts.each(), allocations)
-        steps = [step for part in ordered for step in part]
-        num_body, num_prologue = len(parts.body), len(parts.hoisted) + len(parts.reset)
-        find_lifetimes(
-            steps, allocations, outputs, num_prologue=num_prologue, is_apart=self.runs > 1, loops=self.loops,
-            kept_until=num_prologue + num_body - 1 if self.is_hoisting else None,
-        )
-        widen_lifetimes(allocations, segments)
-        sum_bytes, slot_bytes, buckets = self.sums.lay_out()
-        return HostPlan(
-            steps=steps, num_prologue=num_prologue, num_reset=len(parts.reset), num_body=num_body,
-            num_fold=len(parts.fold), allocations=allocations,
-            arena_bytes=place_in_arena([a for a in memory.at(Place.ARENA) if a.first >= 0]),
-            bank_bytes=memory.lay_out(Place.BANK),
-            prepared_bytes=memory.lay_out(Place.PREPARED), states=self.values.states, outputs=outputs,
-            output_is_direct=direct, constants=memory.constants, random_slots=self.streams.words,
-            random_streams=tuple(self.streams.rows), shared_streams=tuple(self.streams.shared),
-            accumulator_bytes=memory.lay_out(Place.ACCUMULATOR), partial_bytes=sum_bytes, buckets=buckets,
-            slot_bytes=slot_bytes, segments=tuple(segments), ops_by_step=[step.op for step in steps],
-            over_inputs=over_inputs,
+        return Emitted(
+            steps=self.steps, allocations=self.memory.allocations, loops=self.loops, sums=self.sums, runs=self.runs,
+            is_hoisting=self.is_hoisting, frozen=self.frozen, states=self.values.states, outputs=outputs,
+            output_is_direct=direct, over_inputs=over_inputs, constants=self.memory.constants,
+            random_slots=self.streams.words, random_streams=tuple(self.streams.rows),
+            shared_streams=tuple(self.streams.shared),
             # What looks at every result needs each of them as soon as it is made.
             awaited=only_awaited(self.uses.readers, self.uses.kept) if self.observation is None else frozenset(),
         )

@@ -34,14 +34,20 @@ class Settling:
     def graph(self, graph: Graph) -> Graph:
         """Return a graph with plain sizes."""
         return Graph(
-            graph.name, self._all(graph.inputs), self._all(graph.outputs), tuple([self._op(op) for op in graph.ops]),
+            graph.name, self._all(graph.inputs), self._all(graph.outputs), tuple([self.op(op) for op in graph.ops]),
             tuple((self.tensor(state), self.tensor(value)) for state, value in graph.updates),
         )
+
+    def border(self, graph: Graph) -> Graph:
+        """Return a graph whose inputs and outputs have plain sizes, and whose ops those that they had."""
+        updates = tuple((self.tensor(state), self.tensor(value)) for state, value in graph.updates)
+        return Graph(graph.name, self._all(graph.inputs), self._all(graph.outputs), graph.ops, updates)
 
     def _all(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple([self.tensor(tensor) for tensor in tensors])
 
-    def _op(self, op: Op) -> Op:
+    def op(self, op: Op) -> Op:
+        """Return an op with plain sizes."""
         inputs, outputs, attrs = self._all(op.inputs), self._all(op.outputs), self._attrs(op.attrs)
         if inputs == op.inputs and outputs == op.outputs and attrs is op.attrs and not op.bodies:
             return op

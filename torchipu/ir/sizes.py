@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,11 +28,18 @@ def _power(base: Any, exponent: Any) -> Any:
         return 0
 
 
+def _whole(how: Callable[[Any], int]) -> Callable[[Any, int], int]:
+    """Return what makes a number whole, as an operation on two, of which the second says nothing."""
+    return lambda value, _: how(value)
+
+
 _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
     "max": max, "min": min, "/": operator.truediv, "power": _power,
+    "rounded": _whole(round), "truncated": _whole(math.trunc), "floor": _whole(math.floor),
+    "ceiling": _whole(math.ceil),
 }
-_CALLS = frozenset({"max", "min", "power"})
+_CALLS = frozenset({"max", "min", "power", "rounded", "truncated", "floor", "ceiling"})
 _DIVISIONS = frozenset({"//", "%", "/"})
 
 
@@ -88,11 +96,20 @@ class Size:
     def __neg__(self) -> Any:
         return self.sizes.computed("-", 0, self)
 
-    def __truediv__(self, other: Any) -> Any:
-        return int(self) / other
+    def __truediv__(self, other: object) -> Any:
+        return self.sizes.computed("/", self, other)
 
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / int(self)
+    def __rtruediv__(self, other: object) -> Any:
+        return self.sizes.computed("/", other, self)
+
+    def __abs__(self) -> Any:
+        return self if self >= 0 else -self
+
+    def __round__(self) -> Any:
+        return self.sizes.computed("rounded", self, 1)
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
 
     def __pow__(self, other: Any) -> Any:
         return int(self) ** other
@@ -145,6 +162,7 @@ class Size:
         return self.sizes.text(self)
 
 
+_NUMBERS = (Size, int, float)
 _COMPARED: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, "<": operator.lt, "<=": operator.le}
 
 
@@ -173,6 +191,9 @@ class Sizes:
     Args:
         names: A name for each.
         now: What they are at first.
+
+    Attributes:
+        lock: Held by who sets the numbers, as long as these count.
     """
 
     def __init__(self, names: Sequence[str], now: Sequence[int]) -> None:
@@ -181,7 +202,10 @@ class Sizes:
         self._steps: list[tuple[str, object, object]] = []
         self._places: dict[tuple[str, object, object], Any] = {}
         self._watching: list[Guards] = []
-        self._compiled: tuple[int, Callable[[list[int]], None]] | None = None
+        self._texts: dict[tuple[str, object, object], str] = {}
+        self._compiled: list[Callable[[list[int]], None]] = []
+        self._num_compiled = 0
+        self.lock = threading.RLock()
         self.given = [Size(self, place) for place in range(len(self.names))]
 
     def computed(self, operation: str, left: Any, right: Any) -> Any:
@@ -189,16 +213,16 @@ class Sizes:
 
         A division by a number that is 0 at present, as before the first call, gives 0, and a guard that it is.
         """
-        if not isinstance(left, (int, float, Size)) or not isinstance(right, (int, float, Size)):
+        if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
             return NotImplemented
-        plain = _plain(operation, left, right)
-        if plain is not None:
-            return plain
-        if operation in ("+", "*") and not isinstance(left, Size):
-            left, right = right, left
         key = operation, _key(left), _key(right)
         known = self._places.get(key)
         if known is None:
+            plain = _plain(operation, left, right)
+            if plain is not None:
+                return plain
+            if operation in ("+", "*") and not isinstance(left, Size):
+                return self.computed(operation, right, left)
             is_undefined = operation in _DIVISIONS and isinstance(right, Size) and self.decided("==", right, 0)
             value = 0 if is_undefined else _OPERATIONS[operation](_now(left), _now(right))
             known = self._places[key] = Size(self, len(self.now))
@@ -210,11 +234,14 @@ class Sizes:
 
     def decided(self, comparison: str, left: Any, right: Any) -> Any:
         """Return how a comparison goes, which whoever is watching takes note of."""
-        if not isinstance(left, (int, float, Size)) or not isinstance(right, (int, float, Size)):
+        if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
             return NotImplemented
         outcome = _COMPARED[comparison](_now(left), _now(right))
-        if isinstance(left, Size) or isinstance(right, Size):
-            text = f"({_read(left)} {comparison} {_read(right)})"
+        if self._watching and (isinstance(left, Size) or isinstance(right, Size)):
+            key = comparison, _key(left), _key(right)
+            text = self._texts.get(key)
+            if text is None:
+                text = self._texts[key] = f"({_read(left)} {comparison} {_read(right)})"
             for guards in self._watching:
                 guards.found[text] = outcome
         return outcome
@@ -231,16 +258,18 @@ class Sizes:
 
     def numbers(self, given: Sequence[int]) -> list[int]:
         """Return what all numbers are if the first are given."""
-        if self._compiled is None or self._compiled[0] != len(self._steps):
-            lines = []
-            for place, (operation, left, right) in enumerate(self._steps, start=len(self.names)):
+        if self._num_compiled < len(self._steps):
+            lines, first = [], self._num_compiled
+            for place, (operation, left, right) in enumerate(self._steps[first:], start=len(self.names) + first):
                 a, b = _read(left), _read(right)
                 text = f"{operation}({a}, {b})" if operation in _CALLS else f"{a} {operation} {b}"
                 # Whether that is defined is a guard, which is looked at later.
                 lines.append(f"v[{place}] = {text}" + (f" if {b} else 0" if operation in _DIVISIONS else ""))
-            self._compiled = len(self._steps), _function("\n    ".join(lines) or "pass")
+            self._compiled.append(_function("\n    ".join(lines)))
+            self._num_compiled = len(self._steps)
         values = [*given, *[0] * len(self._steps)]
-        self._compiled[1](values)
+        for compute in self._compiled:
+            compute(values)
         return values
 
     def set(self, given: Sequence[int]) -> None:
@@ -253,6 +282,23 @@ class Sizes:
             return self.names[size.place]
         operation, left, right = self._steps[size.place - len(self.names)]
         return f"{operation}({left!r}, {right!r})" if operation in _CALLS else f"({left!r} {operation} {right!r})"
+
+
+def largest(first: Any, second: Any) -> Any:
+    """Return the larger of two numbers: of sizes one that is computed of both, so that nothing is decided."""
+    return _of_both("max", first, second)
+
+
+def least(first: Any, second: Any) -> Any:
+    """Return the lesser of two numbers, without a decision."""
+    return _of_both("min", first, second)
+
+
+def _of_both(operation: str, first: Any, second: Any) -> Any:
+    size = first if isinstance(first, Size) else second
+    if not isinstance(size, Size):
+        return _OPERATIONS[operation](first, second)
+    return size.sizes.computed(operation, first, second)
 
 
 def _plain(operation: str, left: Any, right: Any) -> Any:
@@ -273,8 +319,8 @@ def _plain(operation: str, left: Any, right: Any) -> Any:
     return None
 
 
-def _key(value: Any) -> tuple[type, Any]:
-    return (Size, value.place) if isinstance(value, Size) else (type(value), value)
+def _key(value: Any) -> Any:
+    return (value.place,) if type(value) is Size else (type(value), value)
 
 
 def _now(value: Any) -> Any:
@@ -287,7 +333,7 @@ def _read(value: Any) -> str:
 
 def _function(body: str) -> Callable[..., Any]:
     """Return a function of ``v`` made from Python that this module has written."""
-    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan, "power": _power}
+    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan, **{name: _OPERATIONS[name] for name in _CALLS}}
     exec(f"def function(v):\n    {body}", scope)
     made: Callable[..., Any] = scope["function"]
     return made

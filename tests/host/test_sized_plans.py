@@ -1,0 +1,178 @@
+"""Host plans for sizes that are known at the call: made once for all that decide alike, then numbers."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from torchipu.backend import ipu_backend
+from torchipu.errors import ExecutionError
+from torchipu.host import sized_plans
+from torchipu.host.executor import GraphExecutor
+from torchipu.host.planner import Planner
+from torchipu.ir.sizes import Size
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Dynamo counts compilations by code, which all containers of torch's share."""
+    torch._dynamo.reset()
+
+
+class Attention(nn.Module):
+    """Heads, a mask by size, a normalisation and a residual, on ``[N, T, 32]``."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after, self.norm = nn.Linear(32, 96), nn.Linear(32, 32), nn.LayerNorm(32)
+
+    def forward(self, x):
+        rows, length, _ = x.shape
+        q, k, v = self.before(self.norm(x)).view(rows, length, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.after(mixed.transpose(1, 2).reshape(rows, length, 32)) + x
+
+
+def images():
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2, padding=1),
+        nn.GroupNorm(4, 16), nn.GELU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5),
+    )
+
+
+class Ordering(nn.Module):
+    """What sorts, cumulates and draws together, on ``[N, M]``."""
+
+    def forward(self, x):
+        joined = torch.cat([x.sort(-1).values + x.cumsum(-1), x.topk(2, -1).values], -1)
+        return joined.std(-1) + functional.pad(x, (1, 2)).mean(-1) + x.flip(-1).roll(1, 0)[:, 0] + x.softmax(0).sum(-1)
+
+
+def channels_last(*shape):
+    return torch.randn(shape).to(memory_format=torch.channels_last)
+
+
+CASES = {
+    "attention": (Attention, lambda rows, length: torch.randn(rows, length, 32)),
+    "images": (images, lambda rows, side: torch.randn(rows, 3, side, side + 1)),
+    "channels last": (images, lambda rows, side: channels_last(rows, 3, side, side + 1)),
+    "ordering": (Ordering, torch.randn),
+    "rows": (lambda: nn.GRU(8, 16, batch_first=True), lambda rows, length: torch.randn(rows, length, 8)),
+}
+SIZES = ((2, 20), (3, 33), (3, 35), (5, 9))
+
+
+def described(plan):
+    """Return all of a plan that a run of it depends on."""
+    steps = [
+        (step.kernel and step.kernel.name, step.outputs, step.inputs, tuple(step.ints), tuple(step.scalars),
+         step.items, step.grain, step.scratch_bytes, step.endings, step.rounds, step.reads_outputs, step.together)
+        for step in plan.steps
+    ]
+    ops = [op and (op.target, [tensor.shape for tensor in op.outputs], dict(op.attrs)) for op in plan.ops_by_step]
+    allocations = [(one.num_bytes, one.place, one.index, one.offset_bytes) for one in plan.allocations]
+    return (steps, ops, allocations, plan.segments, plan.outputs, plan.output_is_direct, plan.over_inputs,
+            plan.constants, plan.arena_bytes, plan.prepared_bytes)
+
+
+def first(result):
+    return result[0] if isinstance(result, tuple) else result
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_of_formulas_is_with_numbers_the_plan_of_these_numbers(name, monkeypatch):
+    made = []
+    sized_plan = GraphExecutor._sized_plan
+
+    def compared(executor, strides, written):
+        found = sized_plan(executor, strides, written)
+        assert found is not None
+        plain = Planner(
+            executor.sized.graph(), input_strides=strides, frozen=executor.frozen, written=written,
+            output_strides=executor.output_strides, saved=executor.saved, plain=executor.plain,
+            is_alone=executor.is_alone,
+        ).plan()
+        made.append((described(found), described(plain)))
+        return found
+
+    monkeypatch.setattr(GraphExecutor, "_sized_plan", compared)
+    model, data = CASES[name][0](), CASES[name][1]
+    run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()
+    for sizes in SIZES:
+        x = data(*sizes).requires_grad_()
+        exact = x.detach().double().requires_grad_()
+        model.zero_grad()
+        found, expected = first(run(x)), first(judge(exact))
+        torch.testing.assert_close(found.double(), expected, rtol=2e-4, atol=2e-4)
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        torch.testing.assert_close(x.grad.double(), exact.grad, rtol=2e-3, atol=2e-3)
+    assert len(made) == 2 * len(SIZES)
+    for found, plain in made:
+        assert found == plain
+
+
+def test_a_size_that_decides_alike_emits_nothing(monkeypatch):
+    emitted = []
+    plain = Planner.emitted
+    monkeypatch.setattr(Planner, "emitted", lambda planner: emitted.append(planner.graph) or plain(planner))
+    model = Attention()
+    run = torch.compile(model, backend=ipu_backend, dynamic=True)
+    for length in (40, 41, 42, 43):
+        x = torch.randn(2, length, 32)
+        torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+        run(x).sum().backward()
+        if length == 40:
+            assert len(emitted) == 2
+    assert len(emitted) == 2
+    assert all(isinstance(graph.inputs[0].shape[0], (int, Size)) for graph in emitted)
+
+
+def test_what_cannot_be_planned_with_sizes_is_planned_for_each(monkeypatch, caplog):
+    plain = Planner.emitted
+
+    def emitted(planner):
+        if any(isinstance(size, Size) for tensor in planner.graph.inputs for size in tensor.shape):
+            raise AttributeError("a number that has bits")
+        return plain(planner)
+
+    monkeypatch.setattr(Planner, "emitted", emitted)
+    run = torch.compile(lambda x: x.softmax(-1).sum(0), backend=ipu_backend, dynamic=True)
+    with caplog.at_level("INFO", "torchipu.sizes"):
+        for rows in (3, 5, 7):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(run(x), x.softmax(-1).sum(0))
+    assert "a number that has bits" in caplog.text
+    assert caplog.text.count("each set of sizes is planned by itself") == 1
+
+
+def test_what_takes_each_number_as_it_is_is_soon_planned_for_each(monkeypatch):
+    monkeypatch.setattr(sized_plans, "MOST_MISSES", 3)
+    plain, tried = Planner.emitted, []
+
+    def emitted(planner):
+        sizes = [size for tensor in planner.graph.inputs for size in tensor.shape if isinstance(size, Size)]
+        tried.append([int(size) for size in sizes])
+        return plain(planner)
+
+    monkeypatch.setattr(Planner, "emitted", emitted)
+    run = torch.compile(lambda x: x.exp().sum(0), backend=ipu_backend, dynamic=True)
+    for rows in range(3, 11):
+        x = torch.randn(rows, 64)
+        torch.testing.assert_close(run(x), x.exp().sum(0))
+    assert len([sizes for sizes in tried if sizes]) == 3
+    assert len(tried) == 8
+
+
+def test_the_text_of_an_error_has_the_numbers_of_the_call():
+    def chosen(table, indices):
+        return functional.embedding(indices, table) * 2
+
+    run = torch.compile(chosen, backend=ipu_backend, dynamic=True)
+    for rows in (6, 7, 9):
+        table, indices = torch.randn(rows, 4), torch.arange(rows)
+        torch.testing.assert_close(run(table, indices), 2 * table)
+    with pytest.raises(ExecutionError, match=r"expected 'indices' from 0 to 7, of a tensor of \[8, 4\]"):
+        run(torch.randn(8, 4), torch.full((8,), 8))
