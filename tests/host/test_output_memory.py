@@ -169,7 +169,7 @@ def test_what_is_converted_at_the_border_asks_for_no_memory_again(name: str) -> 
 @pytest.mark.parametrize("single", [
     lambda x: x.sum(0) if x.dim() else x * 2, lambda x: x.amax().reshape(1), lambda x: x.mean(), torch.prod,
     lambda x: x.reshape(-1)[:1].exp(), lambda x: x.argmax().reshape(1), lambda x: x.reshape(-1, 1).T @ x.reshape(-1, 1),
-], ids=str)
+], ids=["sum", "amax", "mean", "prod", "exp", "argmax", "product"])
 def test_a_result_of_no_elements_is_no_room_for_the_element_that_it_is_taken_from(
     single: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...],
 ) -> None:

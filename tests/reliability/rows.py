@@ -93,7 +93,9 @@ ROWS = (
     Row("findings of sanitizers over the kernels, engine and threads", "0", "0 without the interpreter's lock too",
         (("checked", "address, undefined behaviour: {failed} of {tests:,} tests of kernels"),
          ("races", "ThreadSanitizer on the pool: {races} races in 3 x {programs:,} programs, of which workers "
-                   "took {away:,} chunks"))),
+                   "took {away:,} chunks"),
+         ("memcheck", "valgrind: {findings} findings with a kernel among the callers, {files} files of tests of "
+                      "kernels with AVX2, {failed} failed"))),
     Row("threads and forks", "0 wrong of 8 x 1,000 calls, 0 hangs of 100 loaders", "without the interpreter's lock",
         (("callers", "{wrong} wrong of {calls:,} calls in {threads} threads, {failed} threads failed"),
          ("forks", "{hangs} hangs and {wrong} wrong of {loaders} loaders"))),

@@ -57,6 +57,7 @@ RUNS = {
     "modules": Run("reliability.databases:modules", 10, "samples of each at most", ()),
     "races": Run("reliability.races", 20_000, "programs on the pool of threads", ("races", "wrong")),
     "checked": Run("reliability.elsewhere:checked", 1, "all tests of kernels under sanitizers", ("failed",)),
+    "memcheck": Run("reliability.memcheck", 100, "files of tests of kernels at most", ("findings", "failed")),
     "kills": Run("reliability.elsewhere:kills", 1000, "kills", ("corrupt", "lost")),
     "naive_kills": Run("reliability.elsewhere:naive_kills", 100, "kills of writers that overwrite", ()),
     "files": Run(

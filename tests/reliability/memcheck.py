@@ -1,0 +1,79 @@
+"""The kernels under memcheck of valgrind: reads of what nobody has written, and beyond what was asked.
+
+``python -m tests.reliability memcheck --size 3`` runs the tests of so many files below ``tests/kernels``. Valgrind
+knows no AVX-512, so that they run with AVX2, fifty times as slowly as by themselves. The interpreter and torch are not
+clean, by design: what counts is findings with a kernel of ours among the callers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+TESTS = Path(__file__).parents[1] / "kernels"
+OURS = "_kernels/abi."
+"""Part of the path of the extension module, which holds all kernels."""
+OTHERS = ("*/libpython*", "*/bin/python*", "*/lib-dynload/*", "*/torch/lib/*", "*/numpy/*")
+"""Files whose own findings are not told: of so many that valgrind would look for no more."""
+SIZES = (1, 2, 4, 8, 16, 32)
+KINDS = ("Cond", "Overlap", "Free", *(f"{kind}{size}" for kind in ("Value", "Addr") for size in SIZES))
+
+
+def findings(command: Sequence[str], ours: str = OURS) -> tuple[int, list[str]]:
+    """Run a Python command under memcheck.
+
+    Args:
+        command: Arguments of the interpreter.
+        ours: Part of the path of a shared library.
+
+    Returns:
+        The status with which the command ended, and what kinds of findings have that library among the callers.
+
+    Raises:
+        FileNotFoundError: There is no valgrind.
+    """
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        raise FileNotFoundError("there is no valgrind: it is a package of most systems")
+    # Memory of objects comes from malloc, one piece for each: a pool would hide where one ends.
+    environment = os.environ | {"TORCHIPU_ISA": "avx2", "PYTHONMALLOC": "malloc", "TORCHIPU_CACHE": "0"}
+    with tempfile.TemporaryDirectory() as folder:
+        said, spared = Path(folder) / "said.xml", Path(folder) / "others.supp"
+        spared.write_text("".join(
+            f"{{\n{kind} {obj}\nMemcheck:{kind}\nobj:{obj}\n}}\n" for kind in KINDS for obj in OTHERS
+        ))
+        watched = [
+            valgrind, "--quiet", "--num-callers=20", "--error-limit=no", "--child-silent-after-fork=yes",
+            f"--suppressions={spared}", "--xml=yes", f"--xml-file={said}", sys.executable, *command,
+        ]
+        ended = subprocess.run(watched, env=environment, capture_output=True, text=True, check=False)
+        return ended.returncode, _kinds(said, ours)
+
+
+def _kinds(path: Path, ours: str) -> list[str]:
+    """Return the kind of each error of valgrind's XML that one of these callers is part of."""
+    errors = ElementTree.parse(path).getroot().iter("error")
+    return [error.findtext("kind", "") for error in errors if any(ours in str(obj.text) for obj in error.iter("obj"))]
+
+
+def run(size: int) -> dict[str, int]:
+    """Run the tests of so many files, by name.
+
+    Returns:
+        files: With tests of kernels.
+        findings: With a kernel among the callers.
+        failed: Files of which a test failed, or that did not end.
+    """
+    files = sorted(TESTS.glob("test_*.py"))[:size]
+    found = [findings(("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(path))) for path in files]
+    none = 5  # status of pytest where a file has no tests for this instruction set
+    return {
+        "files": len(files), "findings": sum(len(kinds) for _, kinds in found),
+        "failed": sum(status not in (0, none) for status, _ in found),
+    }
