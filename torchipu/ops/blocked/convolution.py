@@ -157,13 +157,7 @@ def emit_input_gradient(
 ) -> None:
     """Emit the gradient of the input of a convolution of these sizes, or a transposed convolution, which is one.
 
-    Args:
-        plan: The planner.
-        s: Sizes of the convolution.
-        dx: Gradient of its input, in the blocked layout.
-        dy: Gradient of its results, likewise.
-        weight: Weights, row-major.
-        ending: What becomes of the sums.
+    See `conv_blocked.emit_input_gradient`, whose products may be transformed.
     """
     transforms = not plan.is_strict and winograd.serves(s) and winograd.saved_ns(winograd.input_shape(s)) > 0
     emit = winograd.emit_input_gradient if transforms else conv_blocked.emit_input_gradient
@@ -173,7 +167,7 @@ def emit_input_gradient(
 def emit_convolution(
     plan: BlockedPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, ending: conv_blocked.Ending,
 ) -> None:
-    """Emit a convolution of these sizes, of values in the blocked layout; likewise."""
+    """Emit a convolution of values in the blocked layout; see `conv_blocked.emit`, likewise."""
     transforms = not plan.is_strict and winograd.serves(s) and winograd.saved_ns(s) > 0
     emit = winograd.emit if transforms else conv_blocked.emit
     emit(plan, s, out, x, weight, ending)
