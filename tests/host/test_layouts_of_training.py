@@ -80,6 +80,7 @@ class Up(nn.Module):
             nn.ConvTranspose2d(96, 64, 4, 2, 1, bias=False), nn.ConvTranspose2d(64, 80, 3, 1, 1),
             nn.ConvTranspose2d(80, 32, 3, 2, 1, output_padding=(1, 0)),
             nn.ConvTranspose2d(32, 64, 1, 2, groups=2), nn.ConvTranspose2d(64, 40, 3, 1, 2, dilation=2),
+            nn.ConvTranspose2d(40, 48, 3, 1, 3),
         ])
         self.norms = nn.ModuleList(nn.BatchNorm2d(layer.out_channels) for layer in self.layers)
 

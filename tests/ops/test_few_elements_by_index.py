@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import torchipu
+from tests.host.planned import planned_kernels
 from tests.kernels.elem_planner import run_op
-from torchipu.host.planner import Planner
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
@@ -26,15 +26,7 @@ def test_elements_named_by_several_index_tensors_are_those_of_eager_pytorch(accu
 
 
 def test_gradients_of_named_elements_sort_nothing(monkeypatch):
-    names = []
-    collect = Planner._collect_outputs
-
-    def collected(planner):
-        found = collect(planner)
-        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
-        return found
-
-    monkeypatch.setattr(Planner, "_collect_outputs", collected)
+    names = planned_kernels(monkeypatch)
     torch._dynamo.reset()
     x = torch.randn(64, 100, requires_grad=True)
     rows, columns = torch.randint(64, (200,)), torch.randint(100, (200,))
@@ -60,15 +52,7 @@ ONE_BY_ONE = {
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_single_elements_of_one_table_sort_no_index(name, monkeypatch):
-    names = []
-    collect = Planner._collect_outputs
-
-    def collected(planner):
-        found = collect(planner)
-        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
-        return found
-
-    monkeypatch.setattr(Planner, "_collect_outputs", collected)
+    names = planned_kernels(monkeypatch)
     torch._dynamo.reset()
     function, wraps = ONE_BY_ONE[name]
     torch.manual_seed(1)
