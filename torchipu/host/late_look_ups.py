@@ -7,7 +7,7 @@ are looked up before they are rounded, each with the random bits of its place in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
