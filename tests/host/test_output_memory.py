@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+import torchipu
 from torchipu.backend import ipu_backend
 from torchipu.host.output_memory import CALLS_KEPT, LEAST_BYTES, OutputMemory, Room
 
@@ -98,8 +99,21 @@ def test_threads_never_have_the_same_memory() -> None:
         assert all(pool.map(work, range(4)))
 
 
-def test_results_of_a_compiled_function_lie_where_the_last_ones_lay() -> None:
-    compiled = torch.compile(lambda x: x * 2 + 1, backend=ipu_backend)
+class Affine(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+
+DOORS: dict[str, Callable[[], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "torch.compile": lambda: torch.compile(Affine(), backend=ipu_backend),
+    "a step": lambda: torchipu.InferenceStep(Affine()),
+    "a step of several iterations": lambda: torchipu.InferenceStep(Affine(), torchipu.Options(device_iterations=2)),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_results_lie_where_those_lay_that_nobody_holds(door: str) -> None:
+    compiled = DOORS[door]()
     x = torch.randn(LEAST_BYTES)
     first = compiled(x)
     address, copy = first.data_ptr(), first.clone()

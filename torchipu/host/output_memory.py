@@ -191,6 +191,6 @@ class OutputMemory:
 
 
 SHARED = Shared(OutputMemory)
-"""That of all programs of torch.compile."""
+"""That of all programs, of torch.compile and of steps."""
 BORDER = Shared(OutputMemory)
 """That of what lies in another way, or has another element type, on the caller's side: bounded by itself."""

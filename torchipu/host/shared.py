@@ -1,4 +1,4 @@
-"""What all programs of torch.compile have together, for as long as one of them lives."""
+"""What all programs have together, for as long as one of them lives."""
 
 from __future__ import annotations
 

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import torch
 
 from torchipu._kernels.abi import without_memory
+from torchipu.host import output_memory
 from torchipu.host.border import resolved
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.output_memory import Room
 from torchipu.host.resident import Returned
 from torchipu.ir.graph import Tensor
 
@@ -147,14 +149,14 @@ class Results:
                 TORCH_DTYPES[tensor.dtype], (0 if is_last else apart, stride, 1, 0, apart if is_last else 0),
                 None if is_final else rule,
             ))
+        self._rooms = [Room.of(shape, dtype) for _, shape, dtype, _, _ in self._results]
+        self._memory = output_memory.SHARED.get()
 
     def bind(self) -> list[torch.Tensor]:
-        """Return new memory, to which the program writes."""
-        made = []
-        for number, shape, dtype, advance, _ in self._results:
-            value = torch.empty(shape, dtype=dtype)
+        """Return memory that nobody has, to which the program writes."""
+        made = self._memory.empty(self._rooms)
+        for (number, _, _, advance, _), value in zip(self._results, made, strict=True):
             self._engine.bind(number, value.data_ptr(), *advance)
-            made.append(value)
         return made
 
     def by_run(self, memory: Sequence[torch.Tensor], *, keeps_lanes: bool = False) -> list[torch.Tensor]:
