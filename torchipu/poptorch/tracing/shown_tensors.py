@@ -28,9 +28,10 @@ def tensors_shown(
         dtype = "" if kind == torch.float32 else f", dtype={kind}"
         return f"tensor(<unavailable>, device='ipu:0', size={sizes}{dtype})"
 
-    before = FunctionalTensor.__repr__
-    FunctionalTensor.__repr__ = shown  # type: ignore[method-assign]
+    tracer: Any = FunctionalTensor
+    before = tracer.__repr__
+    tracer.__repr__ = shown
     try:
         yield
     finally:
-        FunctionalTensor.__repr__ = before  # type: ignore[method-assign]
+        tracer.__repr__ = before

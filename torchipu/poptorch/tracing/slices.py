@@ -58,7 +58,7 @@ class Slices:
     def __init__(self, value_of: Callable[[Tensor], Tensor | None]) -> None:
         self._differences = KnownDifferences()
         self._value_of = value_of
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int | None, _Part] = {}
         self.note = self._differences.note
 
     def take(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
