@@ -86,6 +86,20 @@ def test_half_results_are_those_of_products_after_the_look_up(
 
 
 @torch.no_grad()
+def test_what_is_added_to_half_products_may_change_from_call_to_call() -> None:
+    class Biased(Read):
+        def forward(self, words: Tensor) -> Tensor:
+            # Rounded at random, as the sum of the two biases of a recurrent layer is.
+            return nn.functional.linear(self.words(words), self.layer.weight, self.layer.bias + self.layer.bias.exp())
+
+    model = Biased(MOVES["as it lies"]).half()
+    result, tables = made_by(model, WORDS, stochastic_rounding=True, seed=3)
+    assert tables == [(60, 24)]
+    exact = model.double()(WORDS)
+    assert ((result - exact).abs() <= exact.abs().clamp(min=1) * 2**-8).all()
+
+
+@torch.no_grad()
 def test_products_with_half_partials_stay_behind_look_ups() -> None:
     model = Read(MOVES["as it lies"]).half()
     _, tables = made_by(model, WORDS, partials_type="half")

@@ -7,7 +7,7 @@ are looked up before they are rounded, each with the random bits of its place in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
@@ -25,10 +25,7 @@ PRODUCTS = ("aten.mm.default", "aten.addmm.default")
 ROUNDING = ("half_overflow", ROUNDING_STREAM)
 """Attributes of how a result is rounded to half."""
 RESHAPES = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
-TO_FLOAT, TO_HALF = (
-    Op("cast", (), (), {"dtype": dtype}, target="ipu.cast.default", operands=("self",))
-    for dtype in (DType.FLOAT, DType.HALF)
-)
+CAST = Op("cast", (), (), target="ipu.cast.default", operands=("self",))
 MULTIPLY = Op("mm", (), (), target=PRODUCTS[0], operands=("self", "mat2"))
 ADD = Op("add", (), (), {"alpha": 1}, target="aten.add.Tensor", operands=("self", "other"))
 
@@ -143,32 +140,38 @@ def _of_all_rows(product: Op, table: Tensor, look_up: Callable[[Tensor, Tensor],
     """
     result = product.outputs[0]
     rows = Tensor(f"{result.name}_of_all_rows", (table.shape[0], result.shape[1]), DType.FLOAT)
+    if result.dtype is DType.HALF:
+        return _rounded_late(product, table, rows, look_up)
     left = product.needed("self" if product.target == PRODUCTS[0] else "mat1")
-    if result.dtype is DType.FLOAT:
-        inputs = tuple(table if tensor is left else tensor for tensor in product.inputs)
-        return [replace(product, inputs=inputs, outputs=(rows,)), look_up(rows, result)]
+    inputs = tuple(table if tensor is left else tensor for tensor in product.inputs)
+    return [replace(product, inputs=inputs, outputs=(rows,)), look_up(rows, result)]
 
-    def made(suffix: str, given: Sequence[Tensor], like: Tensor, op: Op) -> Tensor:
-        held = Tensor(f"{result.name}_{suffix}", like.shape, DType.FLOAT)
-        ops.append(replace(
-            op, inputs=tuple(given), outputs=(held,), source=product.source, placement=product.placement,
-            leg=product.leg, block=product.block,
-        ))
-        return held
 
-    ops: list[Op] = []
-    right = product.needed("mat2")
-    factors = [made(f"factor_{number}", [given], given, TO_FLOAT) for number, given in enumerate((table, right))]
-    made("of_all_rows", factors, rows, MULTIPLY)
-    rows, sums = ops[-1].outputs[0], Tensor(f"{result.name}_sums", result.shape, DType.FLOAT)
-    ops.append(look_up(rows, sums))
+def _rounded_late(product: Op, table: Tensor, rows: Tensor, look_up: Callable[[Tensor, Tensor], Op]) -> list[Op]:
+    """Return the same where results are half: sums are looked up, what is added is added, and the total is rounded."""
+    result, right = product.outputs[0], product.needed("mat2")
+
+    def as_floats(name: str, like: Tensor) -> Tensor:
+        return Tensor(f"{result.name}_{name}", like.shape, DType.FLOAT)
+
+    def near(op: Op, inputs: tuple[Tensor, ...], output: Tensor, **attrs: object) -> Op:
+        return replace(
+            op, inputs=inputs, outputs=(output,), attrs={**op.attrs, **attrs}, source=product.source,
+            placement=product.placement, leg=product.leg, block=product.block,
+        )
+
+    left, factor, sums = as_floats("table", table), as_floats("factor", right), as_floats("sums", result)
+    ops = [
+        near(CAST, (table,), left, dtype=DType.FLOAT), near(CAST, (right,), factor, dtype=DType.FLOAT),
+        near(MULTIPLY, (left, factor), rows), look_up(rows, sums),
+    ]
     if product.target == PRODUCTS[1]:
-        addend = product.needed("self")
-        sums = made("sums_and_addend", [sums, made("addend", [addend], addend, TO_FLOAT)], result, ADD)
-    made("", [sums], result, TO_HALF)
+        added = product.needed("self")
+        addend, total = as_floats("addend", added), as_floats("total", result)
+        ops += [near(CAST, (added,), addend, dtype=DType.FLOAT), near(ADD, (sums, addend), total)]
+        sums = total
     rounding = {name: product.attrs[name] for name in ROUNDING if name in product.attrs}
-    ops[-1] = replace(ops[-1], outputs=(result,), attrs={**ops[-1].attrs, **rounding})
-    return ops
+    return [*ops, near(CAST, (sums,), result, dtype=DType.HALF, **rounding)]
 
 
 def _without_dead(ops: list[Op], graph: Graph) -> tuple[Op, ...]:
