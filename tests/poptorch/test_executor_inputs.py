@@ -97,6 +97,25 @@ def test_registered_classes_go_in_and_out_and_are_cut_into_micro_batches() -> No
         poptorch.registerCustomArgParser(Graph, object())
 
 
+def test_an_object_of_a_subclass_may_become_one_of_the_class_that_the_parser_knows() -> None:
+    class BaseParser(GraphParser):
+        def reconstruct(self, original_structure: Graph, tensor_iterator: Iterator[torch.Tensor]) -> Graph:
+            return Graph(next(tensor_iterator), next(tensor_iterator))
+
+    class Named(Graph):
+        pass
+
+    poptorch.registerCustomArgParser(Graph, BaseParser())
+    try:
+        step = wrap(lambda graph: graph.nodes + graph.edges)
+        for kind in (Named, Graph, Named):
+            assert torch.equal(step(kind(ONE, TWO)), ONE + TWO)
+        with pytest.raises(poptorch.Error, match="Type mismatch for graph"):
+            step(ONE)
+    finally:
+        poptorch.registerCustomArgParser(Graph, None)
+
+
 def test_writes_into_an_input_reach_the_callers_tensor_for_every_micro_batch() -> None:
     def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x += 1

@@ -108,6 +108,21 @@ def test_the_host_is_given_the_value_of_every_replica_if_it_asks() -> None:
     assert model.weight.shape == (4, 3, 4)
 
 
+@pytest.mark.parametrize("kind", GROUPS)
+def test_values_that_nothing_writes_come_back_for_every_replica_too(kind: Any) -> None:
+    groups = GROUPS[kind]
+    model = Weighted(max(groups) + 1)
+    before, x = model.weight.detach().clone(), torch.randn(8, 4)
+    step = poptorch.inferenceModel(model, chosen())
+    step.weight.replicaGrouping(*kind, EVERY)
+    expected = step(x)[0]
+    assert torch.equal(model.weight, before)
+    step.copyWeightsToHost()
+    assert torch.equal(model.weight, before[groups])
+    step.copyWeightsToDevice()
+    assert torch.equal(step(x)[0], expected)
+
+
 def test_all_is_no_grouping_at_all() -> None:
     model = nn.Linear(4, 3)
     step = poptorch.inferenceModel(model, chosen())

@@ -67,7 +67,7 @@ CASES: list[tuple[Any, torch.Tensor, str]] = [
     (lambda x: x * float(x.sum()), X, "Cannot force a non-constant 'aten::sum' node to a float"),
     (lambda x: x * int(x[0]), LABELS, "Cannot force a non-constant 'aten::getitem' node to an int"),
     (lambda x: x if x.sum() > 0 else -x, X, "Cannot force a non-constant 'aten::gt' node to a bool"),
-    (lambda i: torch.ones(4, 4).narrow(1, i[0], 2), LABELS, "the value on the host of aten._local_scalar_dense"),
+    (lambda i: torch.ones(4, 4).unfold(1, i[0], 1), LABELS, "the value on the host of aten._local_scalar_dense"),
     (lambda x: x.nonzero(), X, "Unsupported ops found in compiled model: [aten::nonzero]"),
     (nn.AdaptiveAvgPool1d(4), X[None], "the input size [6] is divisible by the output size [4]"),
     (nn.AdaptiveAvgPool2d((2, 3)), IMAGE, "the input size [4, 4] is divisible by the output size [2, 3]"),

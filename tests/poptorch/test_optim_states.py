@@ -54,6 +54,25 @@ def test_states_are_there_from_the_compilation_on_and_come_back(
     assert torch.equal(other(*BATCH)[1], step(*BATCH)[1])
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize(("kind", "arguments"), [
+    *((kind, arguments) for kind, arguments, _ in STATES), ("SGD", {"momentum": 0.9, "use_combined_accum": True}),
+])
+def test_training_goes_on_from_a_state_loaded_before_or_after_the_compilation(
+    kind: str, arguments: Any, is_compiled: bool,
+) -> None:
+    step, optimizer = wrapped(kind, **arguments)
+    for _ in range(3):
+        step(*BATCH)
+    other, second = wrapped(kind, **arguments)
+    other.load_state_dict(step.state_dict())
+    if is_compiled:
+        other.compile(*BATCH)
+    second.load_state_dict(optimizer.state_dict())
+    for _ in range(3):
+        assert torch.equal(other(*BATCH)[1], step(*BATCH)[1])
+
+
 def test_the_states_of_rmsprop_are_those_that_torch_computes() -> None:
     for arguments in ({"centered": True, "momentum": 0.9}, {}):
         step, optimizer = wrapped("RMSprop", **arguments)

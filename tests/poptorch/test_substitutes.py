@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -115,3 +116,35 @@ def test_padded_convolutions_with_a_stride_agree_with_eager(mode: str, stride: i
         x = torch.randn(size).to(dtype)
         expected = layer(x).detach()
         torch.testing.assert_close(poptorch.inferenceModel(layer)(x), expected, rtol=1e-4, atol=1e-4)
+
+
+class Filled(nn.Module):
+    """Fills rows or columns with a weight."""
+
+    def __init__(self, fill: Any) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(3.0))
+        self.scale = nn.Parameter(torch.ones(4))
+        self.fill = fill
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> Any:
+        filled = self.fill(x * self.scale, index, self.value)
+        return filled, poptorch.identity_loss((filled * x).sum(), "none")
+
+
+@pytest.mark.parametrize("fill", [
+    lambda x, i, value: x.index_fill(0, i, value), lambda x, i, value: torch.index_fill(x, -1, i, value),
+    lambda x, i, value: x.index_fill_(1, i, value), lambda x, i, value: x.index_fill(dim=0, index=i, value=value),
+])
+def test_what_indices_are_filled_with_is_trained_though_they_may_name_a_place_twice(fill: Any) -> None:
+    model = Filled(fill)
+    twin = copy.deepcopy(model).double()
+    x, index = torch.linspace(-1, 2, 12).reshape(3, 4), torch.tensor([2, 0, 2])
+    step = poptorch.trainingModel(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    filled, loss = step(x, index)
+    expected, wanted = twin(x.double(), index)
+    wanted.backward()
+    torch.optim.SGD(twin.parameters(), lr=0.1).step()
+    torch.testing.assert_close((filled.double(), loss.double()), (expected.detach(), wanted.detach()))
+    for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach().double(), theirs.detach(), rtol=1e-5, atol=1e-6)

@@ -101,3 +101,22 @@ def test_the_trace_can_be_asked_for() -> None:
     poptorch.inferenceModel(Called(lambda x, i: seen.append(_impl.isDispatchTracing())))(X, INDEX)
     assert seen[-1]
     assert not _impl.isDispatchTracing()
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_a_tensor_of_the_program_is_printed_without_its_values_and_a_constant_with_them(is_training: bool) -> None:
+    texts: list[str] = []
+
+    def body(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        texts[:] = [repr(x), f"{x.sum()}", str(index), f"{[x.half()]}", repr(torch.arange(3) * 2)]
+        return x
+
+    model = Called(body)
+    (poptorch.trainingModel(model) if is_training else poptorch.inferenceModel(model))(X, INDEX)
+    assert texts == [
+        "tensor(<unavailable>, device='ipu:0', size=(3, 5))", "tensor(<unavailable>, device='ipu:0', size=())",
+        "tensor(<unavailable>, device='ipu:0', size=(2, 2), dtype=torch.int64)",
+        "[tensor(<unavailable>, device='ipu:0', size=(3, 5), dtype=torch.float16)]", "tensor([0, 2, 4])",
+    ]
+    model(X, INDEX)
+    assert texts[0] == repr(X)

@@ -83,9 +83,22 @@ KINDS = (
     _Kind(LARS, lambda group: "ipu.lars.default", lambda group: ("momentum_buffer",), counts_in_state=False),
 )
 
-_SGD_STEPS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[torch.Tensor, torch.Tensor]]
+
+@dataclass(slots=True)
+class _SgdSteps:
+    """Updates that an SGD optimiser has done to a parameter: torch does not count them, but the first one differs.
+
+    Attributes:
+        count: Of the updates, float[].
+        buffer: The momentum buffer that they were done with; another one has been loaded, with updates behind it.
+    """
+
+    count: torch.Tensor
+    buffer: torch.Tensor | None
+
+
+_SGD_STEPS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[torch.Tensor, _SgdSteps]]
 _SGD_STEPS = weakref.WeakKeyDictionary()
-"""Updates done by each SGD optimiser to each parameter: torch does not count them, but the first one differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +267,8 @@ class _Builder:
             value = torch.empty_like(parameter.detach(), memory_format=torch.preserve_format, dtype=dtype)
             as_pairs(value).fill_(first)  # as torch has it, imaginary parts too
             state[key] = value
+            if not self.kind.counts_in_state:
+                _sgd_steps(self.optimizer, parameter).buffer = value
         return self.hold(parameter, key, value, f"{key}.{name}")
 
     def step(self, name: str, parameter: torch.Tensor) -> Tensor:
@@ -265,7 +280,7 @@ class _Builder:
                 value = torch.tensor(float(value or 0.0))
                 state["step"] = value
             return self.hold(parameter, "step", value, f"step.{name}")
-        value = _sgd_steps(self.optimizer, parameter)
+        value = _sgd_steps(self.optimizer, parameter).count
         return self.hold(parameter, "", value, f"step.{name}")
 
     def hold(self, parameter: torch.Tensor, key: str, value: torch.Tensor, name: str) -> Tensor:
@@ -331,7 +346,9 @@ class _Builder:
         """Take over a state that load_state_dict has put in place of the one the program works on."""
         found = state.get(held.key)
         if not self.kind.counts_in_state:
-            _sgd_steps(self.optimizer, parameter).fill_(0.0 if found is None else 1.0)
+            steps = _sgd_steps(self.optimizer, parameter)
+            steps.count.fill_(0.0 if found is None else 1.0)
+            steps.buffer = held.value
         with torch.no_grad():
             if isinstance(found, torch.Tensor):
                 held.value.copy_(found)
@@ -347,12 +364,16 @@ class _Builder:
         )
 
 
-def _sgd_steps(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor:
-    """Return the count of SGD updates of a parameter; it begins at 1 if torch has made a momentum buffer already."""
-    counts = _SGD_STEPS.setdefault(optimizer, {})
-    if parameter not in counts:
-        counts[parameter] = torch.tensor(0.0 if _momentum_buffer(optimizer, parameter) is None else 1.0)
-    return counts[parameter]
+def _sgd_steps(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> _SgdSteps:
+    """Return the SGD updates of a parameter; they begin at 1 with a momentum buffer that is there or was loaded."""
+    all_steps, buffer = _SGD_STEPS.setdefault(optimizer, {}), _momentum_buffer(optimizer, parameter)
+    steps = all_steps.get(parameter)
+    if steps is None:
+        steps = all_steps[parameter] = _SgdSteps(torch.tensor(0.0 if buffer is None else 1.0), buffer)
+    elif buffer is not None and buffer is not steps.buffer:
+        steps.count.fill_(1.0)
+        steps.buffer = buffer
+    return steps
 
 
 def _momentum_buffer(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:

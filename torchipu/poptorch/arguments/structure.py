@@ -153,7 +153,7 @@ def collect(expected: Any, value: Any, name: str, found: list[torch.Tensor]) -> 
             raise _mismatch(f"Shape mismatch for {name}: expected {expected.shape} but got {value.shape}")
         found.append(value)
         return
-    if type(expected) is not type(value):
+    if type(expected) is not type(value) and not _is_parsed_alike(expected, value):
         raise _type_mismatch(name, expected, value)
     if isinstance(expected, dict) and parser_of(expected) is None:
         _collect_dict(expected, value, name, found)
@@ -161,6 +161,12 @@ def collect(expected: Any, value: Any, name: str, found: list[torch.Tensor]) -> 
         _collect_members(expected, value, name, found)
     elif expected is not value and not _equal(expected, value):
         raise _mismatch(f"Value mismatch for {name}: expected {expected} but got {value}")
+
+
+def _is_parsed_alike(expected: Any, value: Any) -> bool:
+    """Whether a value is of a subclass that its parser has turned into the class at compilation."""
+    parser = parser_of(expected)
+    return parser is not None and parser_of(value) is parser and isinstance(value, type(expected))
 
 
 def _collect_members(expected: Any, value: Any, name: str, found: list[torch.Tensor]) -> None:

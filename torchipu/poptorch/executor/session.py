@@ -255,10 +255,11 @@ class Session(ProgramStep):
         """Copy to the host those states that the program changes, or that the host has changed since."""
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for resident in residents:
-                if not resident.is_written and not resident.changed():
-                    continue
                 group = self._group_of(resident)
-                if group is not None and group.returns_all:
+                is_asked = group is not None and group.returns_all
+                if not is_asked and not resident.is_written and not resident.changed():
+                    continue
+                if group is not None and is_asked:
                     resident.host.data = resident.memory[group.of_replicas()]
                 elif resident.memory.dim() > resident.host.dim():
                     # Each replica has its own: the host's tensor becomes all of them.

@@ -33,7 +33,7 @@ class Calls(TorchFunctionMode):
     def __init__(self, tracker: LossTracker, known: KnownValues) -> None:
         super().__init__()
         self.tracker, self.known = tracker, known
-        self.slices = Slices()
+        self.slices = Slices(known.of)
         self.limits = Limits()
 
     def __torch_function__(
@@ -55,6 +55,7 @@ class Calls(TorchFunctionMode):
                 return result
         args, kwargs = self.known.apart((args, kwargs), of_host=values is not UNKNOWN)
         result = self._captured(function, args, kwargs, values)
+        self.slices.written(written_by(function, args, kwargs))
         is_iterator = function is torch.Tensor.__iter__
         result = list(result) if is_iterator else result
         self.known.note(result, values)
@@ -66,7 +67,7 @@ class Calls(TorchFunctionMode):
     def _captured(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: Any,
     ) -> Any:
-        result = self.slices.take(function, args)
+        result = self.slices.take(function, args, kwargs)
         if result is not NotImplemented:
             return result
         self.limits.check(function, args, kwargs)

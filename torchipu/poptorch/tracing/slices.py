@@ -1,12 +1,14 @@
-"""Python's slices between integers that only the program knows: ``x[i : i + 5]``."""
+"""Places of a tensor that only the program knows: ``x[i : i + 5]``, ``x[i]``, ``x.narrow(0, i, 5)``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from torchipu.poptorch.operators.dynamic_slices import check_size, window_of
 from torchipu.poptorch.poptorch_core import createPoptorchError
@@ -15,48 +17,115 @@ from torchipu.poptorch.tracing.limits import STEPPED
 
 Tensor = torch.Tensor
 ITEMS: frozenset[Any] = frozenset({Tensor.__getitem__, Tensor.__setitem__})
+NARROWS: frozenset[Any] = frozenset({torch.narrow, Tensor.narrow})
+SELECTS: frozenset[Any] = frozenset({torch.select, Tensor.select})
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The index of `size` places from `start` on."""
+
+    start: Tensor
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What has been read of a tensor, from which a write into it, or into a view of it, goes back.
+
+    Attributes:
+        tensor: The tensor.
+        dim: The dimension along which it was read.
+        window: The indices there.
+        part: What they gave.
+        index: The user's index; of ``x[i : i + 2] += 1`` reading and writing have the same object.
+    """
+
+    tensor: Tensor
+    dim: int
+    window: Tensor
+    part: Tensor
+    index: Any
 
 
 class Slices:
-    """Knows which integers of a run differ by constants, and takes slices between such."""
+    """Knows which integers of a run differ by constants, and takes slices between such.
 
-    def __init__(self) -> None:
+    Args:
+        value_of: Gives the value of a tensor that is known at capture, else None.
+    """
+
+    def __init__(self, value_of: Callable[[Tensor], Tensor | None]) -> None:
         self._differences = KnownDifferences()
+        self._value_of = value_of
+        self._parts: dict[int | None, _Part] = {}
         self.note = self._differences.note
 
-    def take(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Return the result of an indexing call, or NotImplemented where torch does it.
+    def take(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of a call that reads or writes a place, or NotImplemented where torch does it.
 
         Raises:
             Error: The length of a slice is not known at capture.
         """
-        if function not in ITEMS or not _is_dynamic(args[1]):
+        call = _as_item(function, args, kwargs)
+        if call is None or not any(map(self._is_dynamic, _members(call[1]))):
             return NotImplemented
         try:
-            return function(*args)
+            return function(*args, **kwargs)
         except DataDependentOutputException:
-            pass  # bounds without values: they are those of a window
-        tensor, index = args[0], args[1]
-        place, dim, indices = _first_dynamic(tensor, index)
-        start, size, step = self._bounds(indices[place])
-        rest = (*indices[:place], slice(None), *indices[place + 1 :])
-        check_size(size, tensor.shape[dim], step)
+            pass  # places without values: they are those of a window
+        return self._take(Tensor.__setitem__ if function is Tensor.__setitem__ else Tensor.__getitem__, *call)
+
+    def written(self, target: Tensor | None) -> None:
+        """Let a write reach the tensor of which its target has been read."""
+        part = None if target is None else self._parts.get(_memory(target))
+        if part is not None:
+            part.tensor.copy_(part.tensor.index_copy(part.dim, part.window, part.part))
+            self.written(part.tensor)
+
+    def _take(self, function: Callable[..., Any], tensor: Tensor, index: Any, *value: Any) -> Any:
+        indices = _members(index)
+        place = next((number for number, one in enumerate(indices) if self._is_dynamic(one)), None)
+        if place is None:
+            return function(tensor, index, *value)
+        if value and self._is_written(index, value[0]):
+            return None
+        dim, chosen, left = _dimension(tensor, indices, place), indices[place], slice(None)
+        start, size, step = self._bounds(chosen)
+        if isinstance(chosen, slice):
+            check_size(size, tensor.shape[dim], step)
         window = window_of(tensor, dim, start, size, step)
-        if function is Tensor.__getitem__:
-            return self._again(function, tensor.index_select(dim, window), rest)
-        if step != 1:
+        rest = (*indices[:place], 0 if isinstance(chosen, Tensor) else left, *indices[place + 1 :])
+        if value and step != 1:
             raise createPoptorchError(STEPPED)
         part = tensor.index_select(dim, window)
-        self._again(function, part, rest, args[2])
-        tensor.copy_(tensor.index_copy(dim, window, part))
-        return None
+        memory = _memory(part)
+        if memory is not None and step == 1:
+            self._parts[memory] = _Part(tensor, dim, window, part, index)
+        result = self._take(function, part, rest, *value)
+        if value:
+            self.written(part)
+        return result
 
-    def _again(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Index by what is left."""
-        result = self.take(function, args)
-        return function(*args) if result is NotImplemented else result
+    def _is_written(self, index: Any, value: Any) -> bool:
+        """Whether a value is what was read by the same index, whose writes have come through already."""
+        part = self._parts.get(_memory(value)) if isinstance(value, Tensor) else None
+        return part is not None and part.index is index
 
-    def _bounds(self, window: slice) -> tuple[Tensor, int, int]:
+    def _is_dynamic(self, index: Any) -> bool:
+        """Whether an index is a window, or a number that is not known at capture."""
+        if isinstance(index, _Run):
+            return self._is_dynamic(index.start)
+        if isinstance(index, Tensor):
+            return index.dim() == 0 and is_index(index) and index.dtype != torch.uint8 and self._value_of(index) is None
+        return isinstance(index, slice) and any(isinstance(b, Tensor) for b in (index.start, index.stop, index.step))
+
+    def _bounds(self, window: slice | Tensor | _Run) -> tuple[Tensor, int, int]:
+        """Return start, size and step."""
+        if isinstance(window, Tensor):
+            return window, 1, 1
+        if isinstance(window, _Run):
+            return window.start, window.size, 1
         start, stop, step = window.start, window.stop, 1 if window.step is None else window.step
         if isinstance(step, Tensor):
             raise createPoptorchError("Slicing step must be a constant.")
@@ -78,21 +147,35 @@ class Slices:
         return start, size, step
 
 
-def _is_window(index: Any) -> bool:
-    return isinstance(index, slice) and any(isinstance(b, Tensor) for b in (index.start, index.stop, index.step))
+def _as_item(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Return a call as tensor, index and, of one that writes, value; None of any other call."""
+    if function in ITEMS:
+        return args
+    if function not in NARROWS and function not in SELECTS:
+        return None
+    given = dict(zip(("input", "dim", "start", "length"), args, strict=False))
+    given |= {{"index": "start"}.get(name, name): value for name, value in kwargs.items()}
+    tensor, dim, start = given.get("input"), given.get("dim"), given.get("start")
+    if not isinstance(tensor, Tensor) or not isinstance(dim, int) or not isinstance(start, Tensor):
+        return None
+    chosen = start if function in SELECTS else _Run(start, given["length"])
+    return tensor, (*(slice(None),) * (dim % max(tensor.dim(), 1)), chosen)
 
 
-def _is_dynamic(index: Any) -> bool:
-    return any(map(_is_window, index)) if isinstance(index, tuple) else _is_window(index)
+def _members(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
 
 
-def _first_dynamic(tensor: Tensor, index: Any) -> tuple[int, int, tuple[Any, ...]]:
-    """Return the place of the first window among the indices, its dimension, and the indices."""
-    indices = index if isinstance(index, tuple) else (index,)
-    place = next(number for number, one in enumerate(indices) if _is_window(one))
+def _memory(tensor: Tensor) -> int | None:
+    """Return what tells a captured tensor and its views from others."""
+    return tensor.elem.untyped_storage()._cdata if isinstance(tensor, FunctionalTensor) else None
+
+
+def _dimension(tensor: Tensor, indices: tuple[Any, ...], place: int) -> int:
+    """Return the dimension of which an index speaks."""
     if any(one is Ellipsis for one in indices[:place]):
-        return place, tensor.dim() - sum(map(_width, indices[place:])), indices
-    return place, sum(map(_width, indices[:place])), indices
+        return tensor.dim() - sum(map(_width, indices[place:]))
+    return sum(map(_width, indices[:place]))
 
 
 def _width(index: Any) -> int:

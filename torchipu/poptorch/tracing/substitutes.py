@@ -25,9 +25,10 @@ def substituted(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     if function in (torch.bincount, torch.Tensor.bincount):
         return _bincount
-    if getattr(function, "__name__", "").removesuffix("_") in WITH_FACTORS:
+    name = getattr(function, "__name__", "")
+    if name.removesuffix("_") in WITH_FACTORS:
         return _without_factors(function)
-    return function
+    return _index_fill(function) if name in ("index_fill", "index_fill_") else function
 
 
 def _bincount(input: torch.Tensor, weights: torch.Tensor | None = None, minlength: Any = 0) -> torch.Tensor:
@@ -56,5 +57,17 @@ def _without_factors(function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(alpha, torch.Tensor) or alpha != 0 or len(args) < 3:
             return function(*args, **kwargs)
         return function(args[0], *(factor.new_zeros(factor.shape) for factor in args[1:3]), *args[3:], **kwargs)
+
+    return call
+
+
+def _index_fill(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filling that masks with a tensor's value: torch's gradient of it asks which indices are distinct."""
+    def call(input: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() or not input.dim() or not value.requires_grad:
+            return function(input, dim, index, value)
+        is_filled = torch.zeros(input.shape[dim], dtype=torch.bool, device=input.device).index_fill(0, index, True)
+        mask = is_filled.reshape(-1, *(1,) * (input.dim() - 1 - dim % input.dim()))
+        return (input.masked_fill if function.__name__ == "index_fill" else input.masked_fill_)(mask, value)
 
     return call

@@ -31,6 +31,7 @@ from torchipu.poptorch.tracing.devices import devices_seen
 from torchipu.poptorch.tracing.grouping import Group, picked
 from torchipu.poptorch.tracing.known_values import KnownValues, undo_writes
 from torchipu.poptorch.tracing.plain_state import PlainState
+from torchipu.poptorch.tracing.shown_tensors import tensors_shown
 
 
 class Function(torch.nn.Module):
@@ -127,7 +128,7 @@ class TracedModel(Running):
         """Look at what the model calls."""
         with (
             devices_seen(self.inner, self.warned_factories, made), casting(self.policy), _masks_unread(),
-            Calls(tracker, known),
+            tensors_shown(known.of, known.on_host), Calls(tracker, known),
         ):
             yield
 
