@@ -145,7 +145,8 @@ def test_no_samples_have_no_nearest_elements_and_samples_without_elements_are_re
     result = compiled(x)
     assert result.shape == model(x).shape
     result.sum().backward()
-    assert x.grad is not None and x.grad.shape == x.shape
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
     with pytest.raises(Exception, match=f"Non-empty {dims + 2}D data tensor expected"):
         compiled(torch.zeros(2, 0, *(3, 5, 2)[:dims]))
 
