@@ -66,6 +66,33 @@ def test_the_values_are_those_of_products_after_the_look_up(monkeypatch: pytest.
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("options", [{}, {"stochastic_rounding": True, "seed": 3}], ids=["nearest", "stochastic"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("move", MOVES)
+def test_half_results_are_those_of_products_after_the_look_up(
+    monkeypatch: pytest.MonkeyPatch, move: str, bias: bool, options: dict[str, object]
+) -> None:
+    model = Read(MOVES[move], bias).half()
+    late, tables = made_by(model, WORDS, **options)
+    assert tables == [(60, 24)]
+    assert late.dtype is torch.half
+    exact = model.double()(WORDS)
+    # The product's rounding, and that of its sum with the bias where the layer reads rows that do not adjoin.
+    assert ((late - exact).abs() <= exact.abs().clamp(min=1) * 2**-9).all()
+    monkeypatch.setattr(late_look_ups, "MOST_BYTES", 0)
+    result, tables = made_by(model.half(), WORDS, **options)
+    assert tables == [(60, 128)]
+    assert torch.equal(result, late)
+
+
+@torch.no_grad()
+def test_products_with_half_partials_stay_behind_look_ups() -> None:
+    model = Read(MOVES["as it lies"]).half()
+    _, tables = made_by(model, WORDS, partials_type="half")
+    assert tables == [(60, 128)]
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("options", [{"frozen_weights": False}, {}], ids=["weights that change", "narrow rows"])
 def test_products_stay_behind_look_ups_where_that_is_no_gain(options: dict[str, bool]) -> None:
     model = Read(MOVES["as it lies"], width=128 if options else 64)

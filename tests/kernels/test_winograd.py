@@ -92,4 +92,16 @@ def test_few_channels_or_results_do_not_pay_for_the_transforms() -> None:
 
     assert winograd.saved_ns(shape(128, 128)) > 0
     assert winograd.saved_ns(shape(8, 128)) < 0
-    assert winograd.saved_ns(shape(128, 8)) < 0
+    assert winograd.saved_ns(shape(16, 8)) < 0
+
+
+def test_weights_packed_in_each_call_pay_for_the_transforms_of_many_pixels_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(winograd, "vector_lanes", lambda: 16)
+
+    def shape(images: int) -> Shape:
+        return Shape(images, 1, 512, 512, 7, 7, 7, 7, 3, 3, 1, 1, 1, 1, 1, 1)
+
+    assert winograd.saved_ns(shape(1)) > 0
+    assert winograd.saved_ns(shape(1), packs_ahead=False) < 0 < winograd.saved_ns(shape(8), packs_ahead=False)

@@ -1,16 +1,18 @@
 """Products of rows that are looked up, with weights that seldom change: computed once for every row of the table.
 
 A row of the product follows from one row of the left operand alone, so that ``embedding(table, words) @ weight`` is
-``embedding(table @ weight, words)``, to the last bit where both products add up in the same order.
+``embedding(table @ weight, words)``, to the last bit where both products add up in the same order. Sums of half results
+are looked up before they are rounded, each with the random bits of its place in the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.random_streams import ROUNDING_STREAM
 from torchipu.optable.spec import spec_of
 
 MOST_BYTES = 64 << 20
@@ -20,7 +22,15 @@ LEAST_WIDTH = 128
 
 LOOK_UP = "aten.embedding.default"
 PRODUCTS = ("aten.mm.default", "aten.addmm.default")
+ROUNDING = ("half_overflow", ROUNDING_STREAM)
+"""Attributes of how a result is rounded to half."""
 RESHAPES = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
+TO_FLOAT, TO_HALF = (
+    Op("cast", (), (), {"dtype": dtype}, target="ipu.cast.default", operands=("self",))
+    for dtype in (DType.FLOAT, DType.HALF)
+)
+MULTIPLY = Op("mm", (), (), target=PRODUCTS[0], operands=("self", "mat2"))
+ADD = Op("add", (), (), {"alpha": 1}, target="aten.add.Tensor", operands=("self", "other"))
 
 
 def with_late_look_ups(graph: Graph, frozen: Collection[Tensor]) -> Graph:
@@ -46,7 +56,7 @@ def _constant(graph: Graph, frozen: Collection[Tensor]) -> set[Tensor]:
     constant = set(frozen)
     for op in graph.ops:
         spec = spec_of(op)
-        if spec is None or spec.is_random or spec.has_effect or op.bodies:
+        if spec is None or spec.is_random or spec.has_effect or op.bodies or ROUNDING_STREAM in op.attrs:
             continue
         if all(tensor in constant for tensor in op.inputs):
             constant.update(op.outputs)
@@ -55,11 +65,13 @@ def _constant(graph: Graph, frozen: Collection[Tensor]) -> set[Tensor]:
 
 def _path(product: Op, makers: Mapping[Tensor, Op], constant: Collection[Tensor]) -> tuple[Op, ...] | None:
     """Return the look-up that a product reads and the views between them; None where it stays as it is."""
-    if product.target not in PRODUCTS or product.outputs[0].dtype is not DType.FLOAT:
+    if product.target not in PRODUCTS or not _has_float_sums(product):
         return None
     left = product.needed("self" if product.target == PRODUCTS[0] else "mat1")
     others = [tensor for tensor in product.inputs if tensor is not left]
     addend = product.operand("self") if product.target == PRODUCTS[1] else None
+    if addend is not None and product.outputs[0].dtype is DType.HALF:
+        others.remove(addend)  # is added after the look-up
     if left in constant or any(tensor not in constant for tensor in others) or left.shape[1] < LEAST_WIDTH:
         return None
     if addend is not None and len(addend.shape) == 2 and addend.shape[0] != 1:
@@ -72,10 +84,18 @@ def _path(product: Op, makers: Mapping[Tensor, Op], constant: Collection[Tensor]
     if op is None or op.target != LOOK_UP:
         return None
     table = op.needed("weight")
-    if table not in constant or table.dtype is not DType.FLOAT or table.shape[1] != left.shape[1]:
+    if table not in constant or table.dtype is not left.dtype or table.shape[1] != left.shape[1]:
         return None
     fits = 4 * table.shape[0] * product.outputs[0].shape[1] <= MOST_BYTES
     return (op, *path) if fits and 0 not in table.shape else None
+
+
+def _has_float_sums(product: Op) -> bool:
+    """Whether a product's sums are floats until all are added up; a half result is then rounded once."""
+    if product.outputs[0].dtype is DType.HALF:
+        is_plain = all(product.number(name, 1) == 1 for name in ("alpha", "beta"))
+        return is_plain and product.attrs.get("partials") != "half"
+    return product.outputs[0].dtype is DType.FLOAT
 
 
 def _keeps_rows(op: Op) -> bool:
@@ -107,13 +127,48 @@ def _looked_up_late(product: Op, path: tuple[Op, ...]) -> list[Op]:
             attrs = dict(zip(("dim0", "dim1"), _turned(view), strict=True))
         made.append(replace(view, inputs=(words,), outputs=(moved,), attrs={**view.attrs, **attrs}))
         words = moved
-    rows = Tensor(f"{result.name}_of_all_rows", (table.shape[0], result.shape[1]), result.dtype)
-    left = product.needed("self" if product.target == PRODUCTS[0] else "mat1")
-    inputs = tuple(table if tensor is left else tensor for tensor in product.inputs)
-    made.append(replace(product, inputs=inputs, outputs=(rows,)))
-    inputs = tuple(rows if tensor is table else words for tensor in look_up.inputs)
-    made.append(replace(look_up, inputs=inputs, outputs=product.outputs))
+    made += _of_all_rows(product, table, lambda rows, looked_up: replace(
+        look_up, inputs=tuple(rows if tensor is table else words for tensor in look_up.inputs), outputs=(looked_up,),
+    ))
     return made
+
+
+def _of_all_rows(product: Op, table: Tensor, look_up: Callable[[Tensor, Tensor], Op]) -> list[Op]:
+    """Return the product with a table in place of its left operand, and what makes the product's own result of it.
+
+    Args:
+        product: The product.
+        table: Whose rows are all multiplied.
+        look_up: Returns the look-up in a first tensor that makes a second one.
+    """
+    result = product.outputs[0]
+    rows = Tensor(f"{result.name}_of_all_rows", (table.shape[0], result.shape[1]), DType.FLOAT)
+    left = product.needed("self" if product.target == PRODUCTS[0] else "mat1")
+    if result.dtype is DType.FLOAT:
+        inputs = tuple(table if tensor is left else tensor for tensor in product.inputs)
+        return [replace(product, inputs=inputs, outputs=(rows,)), look_up(rows, result)]
+
+    def made(suffix: str, given: Sequence[Tensor], like: Tensor, op: Op) -> Tensor:
+        held = Tensor(f"{result.name}_{suffix}", like.shape, DType.FLOAT)
+        ops.append(replace(
+            op, inputs=tuple(given), outputs=(held,), source=product.source, placement=product.placement,
+            leg=product.leg, block=product.block,
+        ))
+        return held
+
+    ops: list[Op] = []
+    right = product.needed("mat2")
+    factors = [made(f"factor_{number}", [given], given, TO_FLOAT) for number, given in enumerate((table, right))]
+    made("of_all_rows", factors, rows, MULTIPLY)
+    rows, sums = ops[-1].outputs[0], Tensor(f"{result.name}_sums", result.shape, DType.FLOAT)
+    ops.append(look_up(rows, sums))
+    if product.target == PRODUCTS[1]:
+        addend = product.needed("self")
+        sums = made("sums_and_addend", [sums, made("addend", [addend], addend, TO_FLOAT)], result, ADD)
+    made("", [sums], result, TO_HALF)
+    rounding = {name: product.attrs[name] for name in ROUNDING if name in product.attrs}
+    ops[-1] = replace(ops[-1], outputs=(result,), attrs={**ops[-1].attrs, **rounding})
+    return ops
 
 
 def _without_dead(ops: list[Op], graph: Graph) -> tuple[Op, ...]:

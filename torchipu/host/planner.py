@@ -82,6 +82,7 @@ class Planner:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
         runs: Micro-batches and replicas of an update.
         banked: States of which each replica has its own.
+        terms: What decides, beside sizes, which ops are computed with channels in blocks, and how.
         may_view_outputs: Whether an output may be shown where an input or another output lies.
         plain: Outputs that are row-major, though they show what is not.
         orders: In which values may lie.
@@ -111,7 +112,6 @@ class Planner:
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.written = dict(written or {})
-        self.is_strict = is_strict
         self._lends = lends and self.may_view_outputs and not self.written
         expected = {graph.outputs[index]: strides for index, strides in (output_strides or {}).items()}
         free, self.plain = ({graph.outputs[index] for index in numbers} for numbers in (saved, plain))
@@ -128,7 +128,8 @@ class Planner:
         # Sums are made in another order: how many micro-batches an iteration has may not decide that.
         packs_ahead = bool(self.frozen) and not graph.updates
         blocked = graph if self.observation is None else None
-        self.layouts = Layouts(blocked, self.uses, self.fused, Terms(is_strict, packs_ahead, packs_ahead or is_alone))
+        self.terms = Terms(is_strict, packs_ahead, packs_ahead or is_alone)
+        self.layouts = Layouts(blocked, self.uses, self.fused, self.terms)
         self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
         self.steps: list[Step] = []

@@ -20,10 +20,10 @@ class BlockedPlanner(HostPlanner, Protocol):
     """What the emitter of a blocked form may ask of the planner beside what others may.
 
     Attributes:
-        is_strict: Whether convolutions are the sums that define them, and no transforms are made.
+        terms: What decides beside sizes.
     """
 
-    is_strict: bool
+    terms: Terms
 
     def blocked(self, tensor: Tensor) -> HostTensor:
         """Return where a value of ``[N, C, H, W]`` lies in the blocked layout, brought there if need be."""
@@ -59,7 +59,7 @@ class Terms:
     """What decides, beside sizes, whether to compute in the blocked layout pays.
 
     Attributes:
-        is_strict: As of `BlockedPlanner`.
+        is_strict: Whether convolutions are the sums that define them, and no transforms are made.
         packs_ahead: Whether weights are packed once for many calls.
         joins_freely: Whether which ops are computed together may change how values are rounded: the program is in one
             process, on one stage, and changes no weights.

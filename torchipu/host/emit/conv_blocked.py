@@ -318,6 +318,12 @@ def _pixels_in_place(s: Shape, *, is_at_once: bool) -> int:
     return -(-pixels // -(-pixels // most))
 
 
+def readings(s: Shape) -> int:
+    """Return how often the weights are read of a convolution whose rows are laid out."""
+    images, rows = _laid_out(s)
+    return -(-s.n // images) * -(-s.oh // rows)
+
+
 def _laid_out(s: Shape) -> tuple[int, int]:
     """Return the images of an item whose rows are laid out, and the rows of each."""
     if s.oh * s.ow <= LAID_OUT_PIXELS:

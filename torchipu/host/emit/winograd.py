@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torchipu._kernels.table.conv_blocked import BlockedWindow
 from torchipu._kernels.table.winograd import PACK_WINOGRAD, POINTS, WINOGRAD, PackWinogradInts, WinogradInts
+from torchipu.host.emit import conv_blocked
 from torchipu.host.emit.conv_blocked import SUMMANDS, Ending
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
@@ -20,6 +21,7 @@ TILES = (48, 96)  # of an item, at least and at most: fewer read the weights too
 # of a channel brought in or out.
 MAC_NS, TRANSFORM_NS = 0.024, 5.5
 WEIGHT_NS = 0.15  # of a packed weight that an item reads from an outer cache
+PACK_NS = 2.0  # of a channel and a result: what packing their sixteen sums takes beyond packing their nine weights
 
 
 def serves(s: Shape) -> bool:
@@ -28,15 +30,23 @@ def serves(s: Shape) -> bool:
     return is_three and s.g == 1 and min(s.n, s.ic, s.oc, s.oh, s.ow) > 0
 
 
-def saved_ns(s: Shape) -> float:
-    """Return the nanoseconds that one thread saves by the transforms; below zero where they cost more."""
+def saved_ns(s: Shape, *, packs_ahead: bool = True) -> float:
+    """Return the nanoseconds that one thread saves by the transforms; below zero where they cost more.
+
+    Args:
+        s: Sizes.
+        packs_ahead: Whether weights are packed once for many calls.
+    """
     lanes = vector_lanes()
     results = -(-s.oc // lanes) * lanes
     direct = MAC_NS * s.n * s.oh * s.ow * s.summands * results
     multiplied = MAC_NS * POINTS * _tiles(s) * s.ic * results
     transformed = TRANSFORM_NS * _tiles(s) * (s.ic + results)
-    read = WEIGHT_NS * POINTS * s.ic * results * _groups(s)
-    return (direct - multiplied - transformed) * 8 / lanes - read
+    # Both read their weights again for each group of pixels: nine of a channel, or as many as there are points.
+    more = POINTS * _groups(s) - s.kh * s.kw * conv_blocked.readings(s)
+    read = WEIGHT_NS * s.ic * results * max(0, more)
+    packed = 0.0 if packs_ahead else PACK_NS * s.ic * results
+    return (direct - multiplied - transformed) * 8 / lanes - read - packed
 
 
 def input_shape(s: Shape) -> Shape:

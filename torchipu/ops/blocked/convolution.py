@@ -105,8 +105,14 @@ def product_gain_ns(s: Shape, weights: int, terms: Terms, *, is_plain: bool = Fa
     gain = s.macs * (PLAIN_NS - BLOCKED_NS * padded) * 8 / lanes
     if not terms.packs_ahead:
         gain -= PACK_NS * weights * padded
-    is_transformed = not (is_plain or terms.is_strict) and winograd.serves(s)
-    return gain + (max(0.0, winograd.saved_ns(s)) if is_transformed else 0.0)
+    if transforms(s, terms) and not is_plain:
+        gain += winograd.saved_ns(s, packs_ahead=terms.packs_ahead)
+    return gain
+
+
+def transforms(s: Shape, terms: Terms) -> bool:
+    """Whether a convolution of these sizes over blocks is computed by Winograd's transforms."""
+    return not terms.is_strict and winograd.serves(s) and winograd.saved_ns(s, packs_ahead=terms.packs_ahead) > 0
 
 
 def input_gain_ns(s: Shape, terms: Terms) -> float:
@@ -159,8 +165,8 @@ def emit_input_gradient(
 
     See `conv_blocked.emit_input_gradient`, whose products may be transformed.
     """
-    transforms = not plan.is_strict and winograd.serves(s) and winograd.saved_ns(winograd.input_shape(s)) > 0
-    emit = winograd.emit_input_gradient if transforms else conv_blocked.emit_input_gradient
+    is_transformed = winograd.serves(s) and transforms(winograd.input_shape(s), plan.terms)
+    emit = winograd.emit_input_gradient if is_transformed else conv_blocked.emit_input_gradient
     emit(plan, s, dx, dy, weight, ending)
 
 
@@ -168,8 +174,7 @@ def emit_convolution(
     plan: BlockedPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, ending: conv_blocked.Ending,
 ) -> None:
     """Emit a convolution of values in the blocked layout; see `conv_blocked.emit`, likewise."""
-    transforms = not plan.is_strict and winograd.serves(s) and winograd.saved_ns(s) > 0
-    emit = winograd.emit if transforms else conv_blocked.emit
+    emit = winograd.emit if transforms(s, plan.terms) else conv_blocked.emit
     emit(plan, s, out, x, weight, ending)
 
 

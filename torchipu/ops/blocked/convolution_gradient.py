@@ -130,8 +130,8 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
         emit(plan, s, plan.blocked_output(result), dy, weight, ending)
     dw, in_blocks = weight_gradient(backward), _weight_in_blocks(backward)
     if dw is not None and in_blocks and plan.wanted(dw):
-        transforms = not plan.is_strict and winograd.serves(s) and winograd_weight.saved_ns(s) > 0
-        emit_weight = winograd_weight.emit if transforms else conv_weight_blocked.emit
+        is_transformed = not plan.terms.is_strict and winograd.serves(s) and winograd_weight.saved_ns(s) > 0
+        emit_weight = winograd_weight.emit if is_transformed else conv_weight_blocked.emit
         pair = dy, plan.blocked(backward.needed("input"))
         emit_weight(plan, s, plan.output(dw, DType.FLOAT), *(reversed(pair) if problem.is_transposed else pair))
     emit_parameter_gradients(backward, plan, has_weight=not in_blocks)
