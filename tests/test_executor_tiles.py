@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops import scan, while_loop
 
 import torchipu
 
@@ -125,3 +126,66 @@ class Squares(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.model(x).float().square().mean()
+
+
+def _branch_on_a_slice(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, lambda a: a * 2.0, lambda a: a - 1.0, (x[:, ::2],))
+
+
+def _branch_within_a_branch_on_views(x: torch.Tensor) -> torch.Tensor:
+    def within(a: torch.Tensor) -> torch.Tensor:
+        return torch.cond(a.sum() < 9, lambda b: _rows(b * 3, 0), lambda b: _rows(b - 3, 0), (a[:, 1:],))
+
+    return torch.cond(x.sum() > 0, within, lambda a: _rows(a, 1), (x.t(),))
+
+
+def _rows(x: torch.Tensor, column: int) -> torch.Tensor:
+    return (x[1:, column:] * 1).t().contiguous()
+
+
+def _loop_from_a_slice_that_reads_another(x: torch.Tensor) -> torch.Tensor:
+    rows, begin = x.t()[::2], (torch.zeros((), dtype=torch.int32), x.t()[1::2].clone())
+    return while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 0.5 + rows), begin)[1]
+
+
+def _loop_over_rows_of_a_slice(x: torch.Tensor) -> torch.Tensor:
+    last, rows = scan(lambda a, row: (a + row * 2, (a - row).clone()), x[:, 0][::2].clone(), x[::2].t()[1:])
+    return rows + last
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("function", [
+    _branch_on_a_slice, _branch_within_a_branch_on_views, _loop_from_a_slice_that_reads_another,
+    _loop_over_rows_of_a_slice,
+])
+def test_branches_and_loops_on_tiles_read_views_as_views(function: Any, sign: int) -> None:
+    x = torch.rand(4, 6) * sign
+    step = torchipu.InferenceStep(Calling(function), torchipu.Options(executor="tiles"))
+    torch.testing.assert_close(step(x), function(x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("given", "types"), [
+    (torch.float16, [torch.int32]), (torch.float16, [torch.int16, torch.float16]), (torch.float32, [torch.float16]),
+    (torch.float32, [torch.int32, torch.float32]), (torch.int32, [torch.float32]), (torch.int8, [torch.uint8]),
+])
+def test_bytes_on_tiles_are_seen_as_other_types(given: torch.dtype, types: list[torch.dtype]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for dtype in types:
+            x = x.view(dtype)
+        return x
+
+    torch.manual_seed(1)
+    x = (torch.randn(9, 4) * 50).to(given)
+    step = torchipu.InferenceStep(Calling(function), torchipu.Options(executor="tiles"))
+    torch.testing.assert_close(step(x), function(x), rtol=0, atol=0, equal_nan=True)
+
+
+class Calling(torch.nn.Module):
+    """A function, of what has been computed."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x * 1)

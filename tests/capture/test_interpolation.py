@@ -135,6 +135,22 @@ def test_gradients_of_any_size_are_one_op_too(dims: int, how: dict[str, Any], mo
     assert COUNTS.passes - before <= 4
 
 
+@pytest.mark.parametrize("dims", MODES)
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_no_samples_have_no_nearest_elements_and_samples_without_elements_are_refused(mode: str, dims: int) -> None:
+    torch._dynamo.reset()
+    model = Interpolating(mode=mode, scale_factor=2)
+    compiled = torch.compile(model, backend="ipu")
+    x = torch.zeros(0, 4, *(3, 5, 2)[:dims], requires_grad=True)
+    result = compiled(x)
+    assert result.shape == model(x).shape
+    result.sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    with pytest.raises(Exception, match=f"Non-empty {dims + 2}D data tensor expected"):
+        compiled(torch.zeros(2, 0, *(3, 5, 2)[:dims]))
+
+
 def test_torchs_own_implementations_come_back() -> None:
     overloads = [torch.ops.aten.upsample_bilinear2d.vec, torch.ops.aten.upsample_nearest2d.default]
     before = [dict(overload.py_kernels) for overload in overloads]

@@ -23,7 +23,7 @@ from tests.fuzz.doors import DOORS, through_torch
 from tests.fuzz.generate import Outcome, differentiate
 from tests.fuzz.program import IN_DOUBLE, Program
 from tests.raised import first_line, our_error
-from torchipu.errors import InternalError, VerifyError
+from torchipu.errors import DeviceProgramError, InternalError, VerifyError
 
 EPSILON = {"float": 2.0**-22, "half": 2.0**-10}
 DISTURBED_RUNS = 6
@@ -82,7 +82,7 @@ def _judged(program: Program, door: str) -> Verdict:
         returned = DOORS[door][0](program)
     except Exception as error:
         ours = our_error(error)
-        if ours is not None and not isinstance(ours, (InternalError, VerifyError)):
+        if ours is not None and not isinstance(ours, (DeviceProgramError, InternalError, VerifyError)):
             return Verdict("refused", f"{type(ours).__name__}: {first_line(ours)}")
         return Verdict("error", f"{type(error).__name__}: {first_line(error)}")
     finally:

@@ -6,8 +6,9 @@ What torch leaves open, or does in two ways itself, is not asked: which of equal
 largest few goes to, the slope of a clamped or exponential activation at NaN and of a logit at -0.0 (others in its
 vectors than behind them), the sign of NaN, neighbours of zero, which are zero on the machine, products of which a zero
 hides what is not finite behind it, roots of half as powers, which other types have by another formula, GELU of
-infinities (torch 2.13 has NaN for the positive one in float32, and infinity in float64), and attention among what is
-not finite, of which one of its kernels makes zeros and the other NaN.
+infinities (torch 2.13 has NaN for the positive one in float32, and infinity in float64), attention among what is
+not finite, of which one of its kernels makes zeros and the other NaN, and among what cancels, and the median of rows
+that share their memory, which torch 2.13 finds in what nobody has written.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ ALONG = (
     "{0}.sum(DIM) + 0.0", "{0}.mean(DIM) + 0.0", "{0}.prod(DIM)", "{0}.nansum(DIM) + 0.0", "{0}.nanmean(DIM) + 0.0",
     "{0}.logsumexp(DIM)", "{0}.logcumsumexp(DIM)", "{0}.softmax(DIM)", "{0}.log_softmax(DIM)", "F.softmin({0}, DIM)",
     "{0}.masked_fill({0} > -9, -torch.inf).softmax(DIM)", "{0}.masked_fill({0} > 0, -torch.inf).log_softmax(DIM)",
-    "{0}.detach().median(DIM).values + 0.0", "{0}.detach().nanmedian(DIM).values + 0.0",
-    "{0}.detach().kthvalue(1, DIM).values + 0.0", "{0}.count_nonzero(DIM)", "{0}.any(DIM)", "{0}.all(DIM)",
+    "{0}.detach().contiguous().median(DIM).values + 0.0", "{0}.detach().contiguous().nanmedian(DIM).values + 0.0",
+    "{0}.detach().contiguous().kthvalue(1, DIM).values + 0.0", "{0}.count_nonzero(DIM)", "{0}.any(DIM)", "{0}.all(DIM)",
     "{0}.var(DIM)", "{0}.std(DIM, correction=0)", "{0}.norm(dim=DIM)",
     "torch.linalg.vector_norm({0}, torch.inf, dim=DIM)", "torch.linalg.vector_norm({0}, 0, dim=DIM)",
     "torch.linalg.vector_norm({0}, 1, dim=DIM)", "F.normalize({0}, dim=DIM)", "{0}.diff(dim=DIM)", "{0}.flip(DIM)",
@@ -111,9 +112,9 @@ MATRICES = (
     "F.cross_entropy({0}.flatten(0, -2), {0}.flatten(0, -2).argmax(-1) * 0 - 100)", "{0}[..., [0], :]",
     "{0}[:, None, ::2]", "F.embedding(torch.zeros(0, dtype=torch.long), {0}.flatten(0, -2))",
     "{0}.T if {0}.dim() == 2 else {0}.mT",
-    "F.scaled_dot_product_attention(*[{0}.detach().nan_to_num(0.0, 3.0, -3.0)] * 3)",
+    "F.scaled_dot_product_attention(*[{0}.detach().nan_to_num(0.0, 3.0, -3.0).abs()] * 3)",
     "{0}.flatten(0, -2).tril().sum(0) + 0.0",
-    "F.scaled_dot_product_attention(*[{0}.detach().nan_to_num(0.0, 3.0, -3.0)] * 3, attn_mask=({0}[..., :1] > "
+    "F.scaled_dot_product_attention(*[{0}.detach().nan_to_num(0.0, 3.0, -3.0).abs()] * 3, attn_mask=({0}[..., :1] > "
     "0).expand(*{0}.shape[:-1], {0}.shape[-2]))", "torch.cdist({0}, {0})", "F.pad({0}, (1, 0), value=torch.nan)",
     "F.pad({0}, (1, -1, 0, 1), value=-torch.inf)",
 )

@@ -268,6 +268,32 @@ block 'A' (stage 0) reads %1, which block 'B' of the later stage 1 makes
 options.blocks"""
 
 
+def test_a_view_that_is_taken_again_after_a_later_block_leaves_what_follows_to_that_block() -> None:
+    build = GraphBuilder()
+    build.block = ("A", 0)
+    first = build.unary("tanh", build.input("x"))
+    build.block = ("B", 1)
+    second = build.unary("tanh", first)
+    build.block = ("A", 0)
+    view = build.unary("detach", first)
+    build.block = None
+    graph = build.graph(build.unary("tanh", second), build.unary("tanh", view))
+    assert places(graph) == ["A 0 0F", "B 1 1F", "A 0 0F", "B 1 1F", "B 1 1F"]
+
+
+def test_a_view_lies_with_the_earliest_of_its_readers_where_its_block_comes_after_them() -> None:
+    build = GraphBuilder()
+    build.block = ("A", 0)
+    first = build.unary("tanh", build.input("x"))
+    build.block = ("C", 2)
+    third = build.unary("tanh", first)
+    build.block = ("B", 1)
+    view = build.unary("detach", build.unary("detach", first))
+    build.block = ("C", 2)
+    graph = build.graph(third, build.unary("tanh", view))
+    assert places(graph) == ["A 0 0F", "C 2 1F", "C 2 1F", "C 2 1F", "C 2 1F"]
+
+
 def test_block_that_is_not_listed() -> None:
     assert str(refusal(chain(("first", 0), ("secnd", 1)), blocks=["first", "second"])) == """\
 block 'secnd' is not in options.blocks; did you mean 'second'?

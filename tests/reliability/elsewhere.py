@@ -40,7 +40,7 @@ def naive_kills(size: int) -> dict[str, int]:
     return {f"naive {name}": count for name, count in rounds(size, 0, is_naive=True).items()}
 
 
-def _so_far_and_on(
+def so_far_and_on(
     name: str, unit: str, recorded: Path, folder: Path, do: Callable[[int], Iterator[dict[str, Any]]],
     counted: Callable[[dict[str, Any]], dict[str, int]] = dict,
 ) -> Counter[str]:
@@ -80,7 +80,7 @@ def fuzz(kind: str, size: int, recorded: Path = RECORDED, folder: Path = JUDGED)
     Returns:
         Counts of words over all seeds; each was judged by the version of its day.
     """
-    words = _so_far_and_on(
+    words = so_far_and_on(
         kind, "programs", recorded, folder,
         lambda first: (asdict(result) for result in run_batches(kind, range(first, size), WORKERS)),
         lambda result: {"programs": 1, _OF_TORCH.get(result["word"], result["word"]): 1},
@@ -121,7 +121,7 @@ def files(size: int, recorded: Path = RECORDED, folder: Path = JUDGED) -> dict[s
         readers.append(result.pop("readers"))  # the same in each piece
         return result
 
-    counts = _so_far_and_on("files", "files", recorded, folder, lambda first: (
+    counts = so_far_and_on("files", "files", recorded, folder, lambda first: (
         _read_apart(start, min(FILES_OF_A_PIECE, size - start)) for start in range(first, size, FILES_OF_A_PIECE)
     ), counted)
     named = {name: counts[name] for name in ("files", "executed", "forbidden events", "wrong", "others changed")}
@@ -152,7 +152,7 @@ def faults(size: int, recorded: Path = RECORDED, folder: Path = JUDGED) -> dict[
     from tests.distributed.faults import CASES, run_each
 
     spread = [case for first in range(SPREAD) for case in CASES[first::SPREAD]]
-    counts = _so_far_and_on("faults", "cases", recorded, folder, lambda first: (
+    counts = so_far_and_on("faults", "cases", recorded, folder, lambda first: (
         {"case": str(result.case), "wrong": list(result.wrong)} for result in run_each(spread[first:size])
     ), lambda result: {"cases": 1, "wrong": bool(result["wrong"])})
     return {"cases": counts["cases"], "all cases": len(CASES), "wrong": counts["wrong"]}

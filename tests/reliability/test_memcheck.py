@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.reliability import memcheck
 from tests.reliability.memcheck import findings
 
 pytestmark = pytest.mark.skipif(
@@ -36,3 +37,22 @@ def test_a_read_beyond_the_end_is_found_in_the_library_that_does_it(
     status, kinds = findings(("-S", "-c", program), ours="sums.so")
     assert status == 0
     assert kinds == expected
+
+
+def test_a_run_that_was_broken_off_goes_on_behind_the_last_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    def of_file(path: Path) -> dict[str, int]:
+        done.append(path.name)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        return {"files": 1, "findings": 3, "failed": 0}
+
+    monkeypatch.setattr(memcheck, "_of_file", of_file)
+    with pytest.raises(KeyboardInterrupt):
+        memcheck.run(3, tmp_path / "recorded", tmp_path / "judged")
+    assert memcheck.run(3, tmp_path / "recorded", tmp_path / "judged") == {"files": 3, "findings": 9, "failed": 0}
+    names = sorted(path.name for path in memcheck.TESTS.glob("test_*.py"))[:3]
+    assert done == [names[0], names[1], names[1], names[2]]

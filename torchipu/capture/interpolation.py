@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
 from torch._decomp.decompositions import get_scale_value, upsample_compute_output_size
 
 from torchipu.ops.resample import INTERPOLATIONS
@@ -26,6 +27,27 @@ def implementations() -> dict[Any, Callable[..., Tensor] | None]:
 def shapes_of_gradients() -> dict[Any, Callable[..., Tensor]]:
     """Return what tells the shape of each gradient: torch's own in C++ knows no symbolic sizes."""
     return {getattr(torch.ops.aten, f"{name}_backward").default: _like_input for name in INTERPOLATIONS}
+
+
+def shapes_of_nothing() -> dict[Any, Callable[..., Tensor]]:
+    """Return what tells the shape of the nearest elements: torch's own fails where there are no elements at all."""
+    overloads = [getattr(torch.ops.aten, name).default for name in INTERPOLATIONS if "nearest" in name]
+    kernels = {overload: overload.py_kernels.get(DispatchKey.Meta) for overload in overloads}
+    return {overload: _of_no_samples(kernel) for overload, kernel in kernels.items() if kernel is not None}
+
+
+def _of_no_samples(shape_of: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what tells a shape for no samples too, and refuses samples of no elements as eager PyTorch does."""
+
+    def shape(input: Tensor, size: Sequence[int], *factors: Any) -> Tensor:
+        if input.numel() != 0:
+            return shape_of(input, size, *factors)
+        if 0 in input.shape[1:]:
+            sizes = f"Non-empty {input.dim()}D data tensor expected but got a tensor with sizes {list(input.shape)}"
+            raise RuntimeError(sizes)
+        return shape_of(input.new_empty((1, *input.shape[1:])), size, *factors)[:0]
+
+    return shape
 
 
 def _like_input(gradient: Tensor, size: Sequence[int], input_size: Sequence[int], *_: Any) -> Tensor:

@@ -24,6 +24,8 @@ def whole() -> Iterator[None]:
             {**interpolation.implementations(), **circular_padding.IMPLEMENTED, **global_pools.IMPLEMENTED}, _KEYS,
         ),
         implemented({**product_gradients.IMPLEMENTED, **_SHRINKING}, (DispatchKey.Autograd,)),
-        implemented(interpolation.shapes_of_gradients(), (DispatchKey.Meta,)),
+        implemented(
+            {**interpolation.shapes_of_gradients(), **interpolation.shapes_of_nothing()}, (DispatchKey.Meta,),
+        ),
     ):
         yield

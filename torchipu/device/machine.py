@@ -442,9 +442,10 @@ class Machine:
         else:
             values = self.stores.read(src, place)
         replicas, is_share = self.executable.replicas, False
-        if src.num_elements < dst.num_elements and src.num_elements == -(-dst.num_elements // replicas):
+        count = values[0].size  # of a view perhaps not all that its source has, or more
+        if count < dst.num_elements and count == -(-dst.num_elements // replicas):
             values, is_share = shares.among_nan(values.reshape(replicas, -1), dst.shape), True
-        elif src.num_elements != dst.num_elements:
+        elif count != dst.num_elements:
             raise place.fault(
                 f"moves {copy.total_bytes} B between {list(src.shape)} and {list(dst.shape)}, and does not say which"
             )
@@ -459,7 +460,8 @@ class Machine:
         read = self._seen(copy.reads, copy.src, place) if copy.reads is not None else self.stores.read(copy.src, place)
         trip = at.trips[-1]
         rows = read if copy.table == "src" else np.empty((1, *table.shape))
-        if rows.ndim < 2 or trip >= rows.shape[1] or row.num_elements * rows.shape[1] != table.num_elements:
+        count = row.num_elements if copy.table == "src" else read[0].size  # one may be moved that is part of a source
+        if rows.ndim < 2 or trip >= rows.shape[1] or count * rows.shape[1] != rows[0].size:
             raise place.fault(f"takes row {trip} of %{table.name}, {list(rows.shape[1:])}, as {list(row.shape)}")
         if copy.table == "src":
             self.stores.write(row, read[:, trip], place)

@@ -11,7 +11,7 @@ from torchipu._kernels.table.update import HYPER
 from torchipu.emulation.updates import UPDATES
 from torchipu.errors import AssertionFailedError
 from torchipu.fp8.codes import FORMATS
-from torchipu.host.generic import call_aten
+from torchipu.host.generic import TORCH_DTYPES, call_aten
 from torchipu.ir.graph import Op
 from torchipu.optable.assertion import TARGETS as ASSERTIONS
 from torchipu.optable.assertion import words_of
@@ -21,6 +21,15 @@ SCALE = HYPER["grad_scale"]
 
 def _accumulate(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [tensors[0] + tensors[1]]
+
+
+def _seen_as(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the bytes that a value has in its own type as elements of another one."""
+    (value,) = tensors
+    (seen,) = call_aten(op, [value.to(TORCH_DTYPES[op.inputs[0].dtype])])
+    if not seen.is_floating_point():
+        return [seen]
+    return [seen.to(value.dtype if value.is_floating_point() else torch.float64)]
 
 
 def _require(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -154,6 +163,7 @@ OWN: dict[str, Callable[[Op, list[torch.Tensor]], list[torch.Tensor]]] = {
     **UPDATES,
     **dict.fromkeys(ASSERTIONS, _require),
     "aten._grouped_mm.default": _grouped_mm,
+    "aten.view.dtype": _seen_as,
     "torchipu.fp8_matmul.default": _fp8_matmul,
     "torchipu.fp8_convolution.default": _fp8_convolution,
     "torchipu.fp8_convolution_backward.default": _fp8_convolution_backward,

@@ -38,15 +38,19 @@ def class_of(dtype: DType) -> str:
 
 # Eager takes 0-d operands of these as they are, beside halves too.
 TAKES_NUMBERS = frozenset(["add", "sub", "rsub", "mul", "div"])
+TAKES_INTEGERS = frozenset(["mul", "div"])
+"""Of these a 0-d integer too, as the second operand: zero times what is beyond the range of half is zero."""
 
 
-def _becomes_half(operand: Tensor, op: Op) -> bool:
+def _becomes_half(operand: Tensor, op: Op, name: str) -> bool:
     """Whether an operand is an integer or a 0-d float that torch promotes to half for this op."""
     floats = [tensor for tensor in op.inputs if tensor.dtype.is_floating]
     deciding = [tensor for tensor in floats if tensor.shape] or floats
     if {tensor.dtype for tensor in deciding} != {DType.HALF}:
         return False
-    return class_of(operand.dtype) == "l" or (operand.dtype is DType.FLOAT and op.kind not in TAKES_NUMBERS)
+    if class_of(operand.dtype) == "l":
+        return bool(operand.shape) or name != "other" or op.kind not in TAKES_INTEGERS
+    return (operand.dtype is DType.FLOAT and op.kind not in TAKES_NUMBERS)
 
 
 def _integer_type(op: Op) -> DType | None:
@@ -171,7 +175,7 @@ class Chain:
             if wrapping is not None:
                 return self.run(wrapping, value)
             # Beside halves, integers become halves before they are computed with.
-            return self.run("f_round_half", value) if kind == "f" and _becomes_half(tensor, op) else value
+            return self.run("f_round_half", value) if kind == "f" and _becomes_half(tensor, op, name) else value
         number = op.number(name)
         return self.scalar(_wrapped(number, op) if kind == "l" else number, kind)
 

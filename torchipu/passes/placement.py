@@ -200,7 +200,9 @@ def _forward_blocks(graph: Graph, blocks: Mapping[str, _Block]) -> dict[Op, str]
     """Fill forward from the last block seen; ops before any block belong to the first.
 
     Where a later block writes into what an earlier one has a view of, torch takes the view again after the write, still
-    with the earlier block's name: such a view lies with what it is a view of.
+    with the earlier block's name: such a view lies with what it is a view of. It may also come after ops of a block
+    behind its own: what follows without a block belongs to that one, and where a block of views alone is taken for the
+    later one, a view lies with the earliest of those that read it.
     """
     block_by_op: dict[Op, str] = {}
     block_by_result: dict[Tensor, str] = {}
@@ -209,15 +211,33 @@ def _forward_blocks(graph: Graph, blocks: Mapping[str, _Block]) -> dict[Op, str]
         if op.leg is not Leg.FORWARD:
             continue
         block = op.block[0] if op.block else current
-        spec = spec_of(op)
-        seen = block_by_result.get(op.inputs[0], block) if spec is not None and spec.is_view else block
+        is_view = _is_view(op)
+        seen = block_by_result.get(op.inputs[0], block) if is_view else block
         if blocks[seen].stage > blocks[block].stage:
             block = seen
-        else:
+        elif not is_view or blocks[block].stage >= blocks[current].stage:
             current = block
         block_by_op[op] = block
         block_by_result.update(dict.fromkeys(op.outputs, block))
+    _bring_views_to_readers(blocks, block_by_op)
     return block_by_op
+
+
+def _is_view(op: Op) -> bool:
+    spec = spec_of(op)
+    return spec is not None and spec.is_view
+
+
+def _bring_views_to_readers(blocks: Mapping[str, _Block], block_by_op: dict[Op, str]) -> None:
+    """Place views of later stages than the ops that read them with these."""
+    reader: dict[Tensor, str] = {}  # the earliest
+    for op in reversed(list(block_by_op)):
+        if _is_view(op):
+            readers = [reader[tensor] for tensor in op.outputs if tensor in reader]
+            block_by_op[op] = min([block_by_op[op], *readers], key=lambda block: blocks[block].stage)
+        here = block_by_op[op]
+        for tensor in op.inputs:
+            reader[tensor] = min(here, reader.get(tensor, here), key=lambda block: blocks[block].stage)
 
 
 def _check_forward_edges(

@@ -101,8 +101,12 @@ class Flow:
                 for formal, held, is_row in formals_of(op, body):
                     if is_row:
                         self.maker[formal], self.home[formal] = name, ipu
-                    else:
-                        self.alias[formal] = self.storage(held)
+                        continue
+                    self.alias[formal] = self.storage(held)
+                    if held in self.seen:  # what reads the one inside sees as much of the storage as outside
+                        self.seen[formal] = _same(op, held, formal)
+                        if held in self.permuted:
+                            self.permuted.add(formal)
                 self._follow(body.ops)
 
     def storage(self, tensor: Tensor) -> Tensor:
@@ -136,6 +140,12 @@ class Flow:
                 self.returned.append((state, stored))
         self.alias.update({tensor: joined[stored] for tensor, stored in self.alias.items() if stored in joined})
         self.alias.update(joined)
+
+
+def _same(op: Op, held: Tensor, formal: Tensor) -> Op:
+    """Return a view that shows a tensor of a body as the one outside."""
+    return Op("alias", (held,), (formal,), target="aten.alias.default", operands=("self",), source=op.source,
+              placement=op.placement, leg=op.leg)
 
 
 def is_in_place(op: Op) -> bool:
