@@ -185,3 +185,22 @@ def test_a_piece_that_is_saved_for_the_backward_lies_in_any_order(order: tuple[i
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
     (gradient,), (like,) = torch.autograd.grad(found, [weight]), torch.autograd.grad(wanted, [exact])
     torch.testing.assert_close(gradient.double(), like, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64], ids=str)
+@pytest.mark.parametrize("sizes", [(2, 8, 5, 7), (1, 4, 6, 6), (3, 16, 1, 2)])
+@pytest.mark.parametrize(("function", "lies_alike"), [
+    (lambda x: functional.pixel_shuffle(x, 2), True),
+    (lambda x: functional.channel_shuffle(x, 4), False),  # whose strides torch itself foretells differently by type
+    (lambda x: functional.pixel_unshuffle(functional.pixel_shuffle(x, 2), 2), True),
+    (lambda x: x.permute(0, 2, 3, 1).reshape(x.shape[0], -1, x.shape[1]).transpose(1, 2).contiguous(), True),
+], ids=["pixels", "channels", "there and back", "rows"])
+def test_what_is_shown_in_another_shape_is_copied_to_where_it_is_expected(
+    function: Callable[[torch.Tensor], torch.Tensor], lies_alike: bool, sizes: tuple[int, ...], dtype: torch.dtype,
+) -> None:
+    count = int(torch.tensor(sizes).prod())
+    x = torch.arange(count).remainder(2000).view(sizes).to(dtype).to(memory_format=torch.channels_last)
+    mine, wanted = torch.compile(function, backend="ipu", fullgraph=True)(x), function(x)
+    assert torch.equal(mine, wanted)
+    if lies_alike:
+        assert mine.stride() == wanted.stride()

@@ -47,6 +47,21 @@ def test_results_lie_as_those_of_eager_pytorch(call: str, dtype: torch.dtype, si
         assert _strides(mine) == _strides(theirs)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("call", ["one op", "a row to all", "booleans", "an op of its own between", "strided"])
+def test_results_that_are_converted_lie_so_too(call: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = planned_kernels(monkeypatch)
+    x, y = torch.randn(2, 2, 33, 16, generator=torch.Generator().manual_seed(2)).to(dtype)
+    row = torch.randn(16, generator=torch.Generator().manual_seed(3)).to(dtype)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        mine, wanted = torch.compile(CALLS[call], backend="ipu", fullgraph=True)(x, y, row), CALLS[call](x, y, row)
+    torch.testing.assert_close(mine, wanted, rtol=2e-2, atol=2e-2)
+    assert mine.dtype is wanted.dtype
+    assert _strides(mine) == _strides(wanted)
+    assert call == "an op of its own between" or "transpose" not in names
+
+
 @pytest.mark.parametrize("call", ["one op", "several", "a row to all", "two results"])
 def test_nothing_is_transposed(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     names = planned_kernels(monkeypatch)

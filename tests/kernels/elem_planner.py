@@ -78,6 +78,12 @@ class MiniPlanner:
     def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         return self.value(tensor, dtype)
 
+    def expected_order(self, tensor: Tensor) -> tuple[int, ...] | None:
+        return None
+
+    def expected_output(self, tensor: Tensor) -> HostTensor:
+        return self.output(tensor)
+
     def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
         return self.output(tensor, dtype)
 

@@ -112,6 +112,31 @@ def test_transposed_copy_equals_eager(shape: tuple[int, ...], dtype: torch.dtype
     check("clone.default", x.permute(*range(1, len(shape)), 0), memory_format=torch.contiguous_format)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float16, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("rows", [4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65])
+@pytest.mark.parametrize("columns", [4, 9, 16, 33, 65, 130])
+def test_transposes_of_any_size_write_each_element_once(dtype: torch.dtype, rows: int, columns: int) -> None:
+    x = torch.randint(-100, 100, (2, rows, columns)).to(dtype)
+    for turned in (x.mT, x.flip(1).mT):
+        check("clone.default", turned, memory_format=torch.contiguous_format)
+    planner = MiniPlanner()
+    run_op("aten.clone.default", x.mT, memory_format=torch.contiguous_format, planner=planner)
+    assert planner.steps == ["transpose"]
+
+
+@pytest.mark.parametrize(("source", "target"), [
+    (torch.float16, torch.float32), (torch.float32, torch.float16), (torch.uint8, torch.float32),
+    (torch.int64, torch.bool), (torch.float32, torch.int64),
+], ids=str)
+def test_a_cast_that_transposes_turns_the_narrower_elements(source: torch.dtype, target: torch.dtype) -> None:
+    planner = MiniPlanner()
+    x = torch.randint(0, 50, (2, 35, 70)).to(source)
+    destination = planner.scratch((2, 70, 35), DTYPES[target])
+    view.emit_copy(planner, destination, planner.hold(x).permuted((0, 2, 1)))
+    assert torch.equal(planner.fetch(destination), x.mT.to(target))
+    assert sorted(planner.steps) == ["chain", "transpose"]
+
+
 @pytest.mark.parametrize("target", list(DTYPES), ids=str)
 def test_emit_copy_converts_between_any_layouts(target: torch.dtype) -> None:
     torch.manual_seed(0)

@@ -274,6 +274,18 @@ def test_any_layout_is_read_where_it_lies(layout: str, dtype: torch.dtype) -> No
     assert planner.num_steps == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool], ids=str)
+def test_large_operands_that_lie_transposed_are_turned_first(dtype: torch.dtype) -> None:
+    torch.manual_seed(6)
+    a, b = (torch.randn(30, 7, 65) * 4).to(dtype), (torch.randn(65, 7, 30) * 4).to(dtype).permute(2, 1, 0)
+    name = "logical_xor.default" if dtype is torch.bool else "mul.Tensor"
+    planner = MiniPlanner()
+    (ours,), (eager,) = run_op(f"aten.{name}", a, b, planner=planner)
+    assert torch.equal(ours, eager)
+    assert len(planner.steps) == 2
+    assert planner.steps[1] == "chain"
+
+
 def test_mixed_types_promote_as_eager() -> None:
     f, h, i, u, b = (
         torch.randn(70),

@@ -38,6 +38,10 @@ CASES: list[tuple[Any, tuple[int, ...], tuple[int, ...], bool, dict[str, Any]]] 
     (F.conv3d, (3, 5, 6, 7), (4, 3, 2, 3, 1), True, {"padding": 1}),
     (F.conv3d, (2, 4, 7, 8, 6), (6, 2, 3, 2, 3), True, {"stride": (2, 1, 2), "padding": (1, 2, 0), "groups": 2}),
     (F.conv3d, (2, 3, 9, 8, 7), (4, 3, 3, 2, 3), False, {"dilation": (3, 2, 1), "padding": (2, 1, 1), "stride": 2}),
+    *(
+        (F.conv3d, (2, 3, 5, 6, width), (4, 3, 3, 3, 3), True, {"stride": 2, "padding": 1})
+        for width in (1, 2, 15, 33, 66)
+    ),
     (F.conv3d, (2, 3, 5, 6, 7), (3, 1, 3, 3, 3), True, {"groups": 3, "padding": "same"}),
     (F.conv3d, (0, 3, 5, 6, 7), (4, 3, 3, 3, 3), True, {}),
     (F.conv_transpose1d, (2, 3, 9), (3, 4, 5), True, {}),

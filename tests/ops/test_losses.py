@@ -174,6 +174,34 @@ def test_distances_of_all_pairs(power: float) -> None:
     judge(lambda x, y: F.pairwise_distance(x, y, p=power), randn(4, 5), randn(4, 5))
 
 
+@pytest.mark.parametrize("power", [1.0, 1.5, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("rows", [2, 17, 40])
+def test_distances_of_all_pairs_of_rows_of_which_two_are_the_same(power: float, rows: int) -> None:
+    x = randn(rows, 6)
+    with torch.no_grad():
+        x[-1:] = x[:1]
+    judge(lambda x: F.pdist(x, p=power), x)
+    judge(lambda x, y: torch.cdist(x, y, p=power, compute_mode="donot_use_mm_for_euclid_dist"), x, x[:1].detach())
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_no_pairs_have_no_distances(rows: int) -> None:
+    torch._dynamo.reset()
+    x = torch.ones(rows, 3, requires_grad=True)
+    distances = torch.compile(F.pdist, backend="ipu")(x)
+    assert distances.shape == (0,)
+    distances.sum().backward()  # of which eager PyTorch dies
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.zeros(rows, 3))
+
+
+def test_gradients_of_small_distances_of_halves() -> None:
+    torch._dynamo.reset()
+    x, y = (torch.zeros(3, 4) + 2.0**-18).half().requires_grad_(), torch.zeros(2, 4).half()
+    torch.compile(lambda x: torch.cdist(x, y, p=2.0), backend="ipu")(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.ones(3, 4).half())
+
+
 @pytest.mark.parametrize("shapes", [((30, 4), (28, 4)), ((0, 4), (3, 4)), ((3, 4), (0, 4)), ((3, 0), (2, 0))], ids=str)
 def test_distances_of_many_and_of_no_rows(shapes: Any) -> None:
     judge(lambda x, y: torch.cdist(x, y), randn(*shapes[0]), randn(*shapes[1]), rtol=1e-4)

@@ -29,6 +29,17 @@ def test_values_and_gradients_along_each_dimension(name: str, dim: int) -> None:
     check(lambda x: SCANS[name](x, dim), x.requires_grad_(), tolerance=1e-4, allowed=ELSEWHERE)
 
 
+@pytest.mark.parametrize("length", [1, 47, 48, 49, 96, 97, 1024])
+@pytest.mark.parametrize("rows", [1, 7, 8, 19])
+def test_rows_of_any_length_and_number(length: int, rows: int) -> None:
+    torch.manual_seed(length)
+    x = torch.randn(rows, length)
+    x[rows // 2, length // 2] = torch.nan
+    x[-1, length // 3] = torch.inf
+    check(lambda x: (x.cumsum(1), (x * 0.1 + 1).cumprod(1)), x, tolerance=1e-4)
+    check(lambda x: x.cumsum(1), torch.randn(rows, length).requires_grad_(), tolerance=1e-4)
+
+
 @pytest.mark.parametrize("name", SCANS)
 def test_halves_accumulate_in_float(name: str) -> None:
     torch.manual_seed(0)

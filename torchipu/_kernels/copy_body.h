@@ -148,44 +148,39 @@ TI_KERNEL(pad_rows) {
 #undef TI_PAD_ROW
 
 #include "transpose_body.h"
-#define TI_TILE_LOOP(type) do { \
-    type *d = (type *)dst; const type *s = (const type *)src; \
-    for (int64_t i = 0; i < rows; i++) for (int64_t j = 0; j < columns; j++) d[i * ds + j] = s[j * ss + i]; \
-  } while (0)
+#include "transpose_any_body.h"
+#include "transpose_narrow_body.h"
 static void FN(transpose_tile)(char *dst, int64_t ds, const char *src, int64_t ss, int64_t rows, int64_t columns, int size) {
-  if (size == 4 && rows == 16 && columns == 16) {
-    for (int i = 0; i < 16; i += 8) for (int j = 0; j < 16; j += 8)
-      FN(transpose8)((float *)dst + i * ds + j, ds, (const float *)src + j * ss + i, ss);
-    return;
-  }
   switch (size) {
-    case 1: TI_TILE_LOOP(uint8_t); break;
-    case 2: TI_TILE_LOOP(uint16_t); break;
-    case 4: TI_TILE_LOOP(uint32_t); break;
-    default: TI_TILE_LOOP(uint64_t); break;
+    case 1: FN(turn_all_1)(dst, ds, src, ss, rows, columns); break;
+    case 2: FN(turn_all_2)(dst, ds, src, ss, rows, columns); break;
+    case 4: FN(transpose_any)((float *)dst, ds, (const float *)src, ss, rows, columns); break;
+    default: FN(turn_all_8)(dst, ds, src, ss, rows, columns); break;
   }
 }
+/* Tiles are as wide and as high as a panel, whose rows fill whole lines of a cache with narrow elements too. */
 TI_KERNEL(transpose) {
   (void)scalars, (void)scratch;
   const copy_ints *const p = (const copy_ints *)ints;
   const int ndim = (int)p->num_dims, size = (int)p->element_bytes;
   const int64_t *shape = p->layout, *ds = shape + ndim, *ss = ds + ndim;
-  const int64_t rows = shape[ndim - 2], columns = shape[ndim - 1], panels = (rows + 15) / 16;
+  const int64_t panel = ti_max(TI_PANEL_BYTES / size, TI_LEAST_PANEL);
+  const int64_t rows = shape[ndim - 2], columns = shape[ndim - 1], panels = ti_ceil(rows, panel);
   for (int64_t item = begin; item < end; item++) {
-    int64_t rest = item / panels, i = item % panels * 16, dst = 0, src = 0;
+    int64_t rest = item / panels, i = item % panels * panel, dst = 0, src = 0;
     for (int k = ndim - 3; k >= 0; k--) {
       dst += rest % shape[k] * ds[k];
       src += rest % shape[k] * ss[k];
       rest /= shape[k];
     }
-    const int64_t height = rows - i < 16 ? rows - i : 16;
+    const int64_t height = ti_min(rows - i, panel);
     /* where rows go back in the source, a tile is read from its last, and written there */
     const int is_back = ss[ndim - 2] < 0;
     const int64_t to = (is_back ? i + height - 1 : i) * ds[ndim - 2], from = is_back ? -(i + height - 1) : i;
-    for (int64_t j = 0; j < columns; j += 16)
+    for (int64_t j = 0; j < columns; j += panel)
       FN(transpose_tile)(args[0] + (dst + to + j) * size, is_back ? -ds[ndim - 2] : ds[ndim - 2],
                          args[1] + (src + j * ss[ndim - 1] + from) * size, ss[ndim - 1], height,
-                         columns - j < 16 ? columns - j : 16, size);
+                         ti_min(columns - j, panel), size);
   }
   return TI_OK;
 }
@@ -235,4 +230,3 @@ TI_KERNEL(triangle) {
   return TI_OK;
 }
 #undef TI_COPY_LOOP
-#undef TI_TILE_LOOP

@@ -2,7 +2,7 @@
 
 #ifndef TORCHIPU_SCAN_ROWS
 #define TORCHIPU_SCAN_ROWS
-enum { TI_SCAN_ROWS = 8 };
+enum { TI_SCAN_ROWS = 8, TI_SCAN_STRETCH = 48 };
 #endif
 
 /* log(exp(a) + exp(b)); equal infinities stay as they are, and NaN passes. */
@@ -13,18 +13,27 @@ static inline double FN(log_add)(double a, double b) {
 }
 
 /* Sums or products along dense rows, some at a time: each has to wait for its last, but not for those of its neighbours.
- * From place to place x and y move by `step`, which is 1, or -1 from the rows' ends. */
+ * From place to place x and y move by `step`, which is 1, or -1 from the rows' ends. Stretches of the rows are brought side by
+ * side first: rows that lie a power of two apart would push one another out of the cache. */
 TI_INLINE void FN(scan_rows)(const int is_product, const int rows, const float *x, float *y, int64_t length, const int step) {
   double total[TI_SCAN_ROWS];
+  float some[TI_SCAN_ROWS][TI_SCAN_STRETCH];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++) total[r] = is_product;
-  for (int64_t i = 0; i < length; i++)
+  for (int64_t done = 0; done < length; done += TI_SCAN_STRETCH) {
+    const int64_t n = ti_min(length - done, TI_SCAN_STRETCH), at = step > 0 ? done : -(done + n - 1);
+    for (int r = 0; r < rows; r++) memcpy(some[r], x + r * length + at, (size_t)n * sizeof *x);
+    for (int64_t k = 0; k < n; k++) {
+      const int64_t i = step > 0 ? k : n - 1 - k;
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) {
-      const double v = (double)x[r * length + i * step];
-      total[r] = is_product ? total[r] * v : total[r] + v;
-      y[r * length + i * step] = (float)total[r];
+      for (int r = 0; r < rows; r++) {
+        const double v = (double)some[r][i];
+        total[r] = is_product ? total[r] * v : total[r] + v;
+        some[r][i] = (float)total[r];
+      }
     }
+    for (int r = 0; r < rows; r++) memcpy(y + r * length + at, some[r], (size_t)n * sizeof *y);
+  }
 }
 
 TI_INLINE void FN(scan_dense)(const int is_product, const int step, const float *x, float *y, int64_t length, int64_t rows) {

@@ -30,6 +30,7 @@ from torchipu.backend.results import (
 from torchipu.backend.written import stored_over
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.fx_import import Given, Imported, import_graph
+from torchipu.capture.fx_types import NARROWED
 from torchipu.capture.symbols import Symbols
 from torchipu.compiler import Compiled
 from torchipu.host.agreement import Agreement
@@ -132,8 +133,12 @@ def _has_effect(op: Op) -> bool:
 
 
 def _strides_to_make(layout: Layout, number: int, output: Tensor) -> dict[int, tuple[int, ...]]:
-    """Return by its number the strides in which an output is made, where it is neither row-major nor converted."""
-    is_plain = TORCH_DTYPES[output.dtype] is layout.dtype and layout.offset is None
+    """Return by its number the strides in which an output is made, where it is not row-major.
+
+    What is converted afterwards to a type that float stands in for keeps them.
+    """
+    is_of_type = TORCH_DTYPES[output.dtype] is layout.dtype or NARROWED.get(layout.dtype) is output.dtype
+    is_plain = is_of_type and layout.offset is None
     if layout.strides is None or not is_plain or len(layout.strides) != len(output.shape):
         return {}
     return {number: layout.strides}

@@ -127,11 +127,16 @@ def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor
 
 def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
     """Gradient for ``x1``."""
-    return _slopes(grad.unsqueeze(-1), x1.unsqueeze(-2) - x2.unsqueeze(-3), cdist.unsqueeze(-1), p).sum(-2)
+    grad, cdist = _wide(grad), _wide(cdist)  # halves would not hold what a small distance divides
+    differences = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    return _slopes(grad.unsqueeze(-1), differences, cdist.unsqueeze(-1), p).sum(-2).to(x1.dtype)
 
 
 def _slopes(grad: Tensor, differences: Tensor, distances: Tensor, p: float) -> Tensor:
-    """Gradient of the p-norm of each difference, ``[..., D]``; a pair without distance gives none."""
+    """Gradient of the p-norm of each difference, ``[..., D]``; a pair without distance gives none.
+
+    What is the same for all elements of a difference, ``[..., 1]``, is computed once for each pair.
+    """
     if p == 0:
         return aten.zeros_like(differences)
     if p == 1:
@@ -139,29 +144,36 @@ def _slopes(grad: Tensor, differences: Tensor, distances: Tensor, p: float) -> T
     if p == math.inf:
         return grad * differences.sign() * (differences.abs() == distances)
     if p == 2:
-        return torch.where(distances == 0, 0.0, grad * differences / distances)
-    powers = differences.abs().pow(p - 1) / distances.pow(p - 1)
-    none = (distances == 0) | (differences == 0) if p < 1 else distances == 0
-    return torch.where(none, 0.0, grad * differences.sign() * powers)
-
-
-def _pairs(rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the numbers of the rows of each pair, in the order of ``pdist``."""
-    first, second = torch.triu_indices(rows, rows, 1, device=device)
-    return first, second
+        return torch.where(distances == 0, 0.0, grad / distances) * differences
+    if p < 1:
+        powers = differences.abs().pow(p - 1) / distances.pow(p - 1)
+        return torch.where((distances == 0) | (differences == 0), 0.0, grad * differences.sign() * powers)
+    each = torch.where(distances == 0, 0.0, grad / distances.pow(p - 1))
+    return each * (differences.sign() * differences.abs().pow(p - 1))
 
 
 def _pdist(self: Tensor, p: float = 2) -> Tensor:
-    """Distances of all pairs of rows."""
-    first, second = _pairs(self.shape[0], self.device)
-    return aten.linalg_vector_norm(self.index_select(0, first) - self.index_select(0, second), p, [-1])
+    """Distances of all pairs of rows: those above the diagonal of the distances of all to all."""
+    rows = self.shape[0]
+    first, second = torch.triu_indices(rows, rows, 1, device=self.device)
+    return _cdist(self, self, p, None).reshape(-1).index_select(0, first * rows + second)
 
 
 def _pdist_backward(grad: Tensor, self: Tensor, p: float, pdist: Tensor) -> Tensor:
-    first, second = _pairs(self.shape[0], self.device)
-    differences = self.index_select(0, first) - self.index_select(0, second)
-    slopes = _slopes(grad.unsqueeze(-1), differences, pdist.unsqueeze(-1), p)
-    return aten.zeros_like(self).index_add(0, first, slopes).index_add(0, second, slopes, alpha=-1)
+    """Gradient for the rows: each row has that of its distances to all others, of which one to itself gives none."""
+    rows = self.shape[0]
+    if rows < 2:
+        return aten.zeros_like(self)
+    place = torch.arange(rows, device=self.device)
+    low = torch.minimum(place.unsqueeze(0), place.unsqueeze(1))
+    high = torch.maximum(place.unsqueeze(0), place.unsqueeze(1))
+    pair = low * (2 * rows - low - 1) // 2 + high - low - 1
+    pair = torch.where(low == high, 0, pair).reshape(-1)
+    shape, is_same = [rows, rows], low == high
+    grads, distances = (
+        torch.where(is_same, 0.0, value.index_select(0, pair).view(shape)).to(value.dtype) for value in (grad, pdist)
+    )
+    return _cdist_backward(grads, self, self, p, distances)
 
 
 # --------------------------------------------------------------------------- weight norm

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torchipu.host.uses import Uses
 from torchipu.ir.graph import Op, Tensor
-from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides, order_of
 
 Order = tuple[int, ...]
@@ -60,8 +59,8 @@ class Orders:
     ) -> Order | None:
         """Return the order in which a chain goes through elements; None for row-major.
 
-        It is that in which the caller expects what is stored, or else that in which all operands lie. Halves are left
-        out: random bits by which they are rounded are drawn by place.
+        It is that in which the caller expects what is stored, or else that in which all operands lie. It may draw no
+        random bits to round halves by: these are drawn by place.
 
         Args:
             chain: Its ops.
@@ -69,8 +68,7 @@ class Orders:
             held: Where operands lie.
         """
         others = [result for result in stored if result not in self.expected]
-        is_half = any(result.dtype is DType.HALF for op in chain for result in op.outputs)
-        if is_half or not all(map(self.may_lie_anyhow, others)):
+        if not all(map(self.may_lie_anyhow, others)):
             return None
         expected = map(self.of_expected, stored)
         orders = {order for order in expected if order is not None} or self._of_operands(chain, held)

@@ -46,7 +46,7 @@ from torchipu.optable.blocked import Sizes, Terms
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, is_widening
 from torchipu.optable.collective import WAIT, is_collective
-from torchipu.optable.emission import Stored, emit_cast, emit_chain
+from torchipu.optable.emission import Stored, draws_bits, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
 from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import Joining, Mark
@@ -210,6 +210,10 @@ class Planner:
         is_plain = self._is_in_blocks or dtype not in (None, tensor.dtype) or self._in_concatenation(tensor) is not None
         order = None if is_plain else self.orders.like(held, tensor)
         return self.output(tensor, dtype) if order is None else self._output_in_order(tensor, order)
+
+    def expected_order(self, tensor: Tensor) -> tuple[int, ...] | None:
+        """Return the order of dimensions in which the caller expects a result; None where nobody does."""
+        return self.orders.of_expected(tensor)
 
     def expected_output(self, tensor: Tensor) -> HostTensor:
         """Return storage for a result, in the order in which the caller expects it; row-major where nobody does."""
@@ -459,7 +463,8 @@ class Planner:
     def _order_of_chain(self, chain: Sequence[Op]) -> tuple[int, ...] | None:
         """Return the order in which a chain goes through elements, or None for row-major."""
         stored = [result for op in chain for result in op.outputs if self.wanted_outside(result)]
-        return self.orders.of_chain(chain, stored, self.values.by_tensor)
+        order = self.orders.of_chain(chain, stored, self.values.by_tensor)
+        return None if order is not None and draws_bits(chain, self, order) else order
 
     def _emit_again(self, step: Step, stored: Stored) -> None:
         """Let a step store what a chain stores by now; without any of that there is no such step."""

@@ -62,10 +62,28 @@ def strides_of_view(shape: Sequence[int], strides: Sequence[int], new_shape: Seq
     return tuple(new_strides)
 
 
+def _copied_in_order(held: HostTensor, result: Tensor, plan: HostPlanner) -> bool:
+    """Copy to where the caller expects elements in another order, which shows the old shape as well; or do nothing."""
+    order = plan.expected_order(result)
+    if order is None:
+        return False
+    out = plan.expected_output(result)
+    strides = strides_of_view(out.shape, out.strides, held.shape)
+    if strides is None:
+        whole = plan.scratch(held.shape, held.dtype)
+        emit_copy(plan, whole, held)
+        emit_copy(plan, out, _view(whole, out.shape, contiguous_strides(out.shape)))
+    else:
+        emit_copy(plan, _view(out, held.shape, strides), held)
+    return True
+
+
 def view(op: Op, plan: HostPlanner) -> None:
     """Show the same elements in another shape; copies first when strides cannot."""
     held, result = _held(op, plan), op.outputs[0]
     strides = strides_of_view(held.shape, held.strides, result.shape)
+    if strides is None and _copied_in_order(held, result, plan):
+        return
     if strides is None:
         source = op.operand("self")
         assert source is not None

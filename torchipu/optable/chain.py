@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchipu._kernels.table.elementwise import MAX_DIMS
+from torchipu._kernels.table.round_blocks import HalfOverflow
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, broadcast, collapse
+from torchipu.optable.half_values import is_half_valued
+from torchipu.optable.host_tensor import (
+    TO_NEAREST,
+    HostTensor,
+    Rounding,
+    broadcast,
+    collapse,
+    contiguous_strides,
+    is_transposed,
+)
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import spec_of
 
 MAX_OPERANDS = 24  # operands and results of one chain
+LEAST_TURNED = 1 << 12  # elements from which on a transposed operand is turned by a step of its own: sooner than walked
 # Register classes: f float32, l int64, b bool; the type that a register holds as it stands in memory.
 NATIVE = {"f": DType.FLOAT, "l": DType.LONG, "b": DType.BOOL}
 WRAPS = {
@@ -127,13 +138,14 @@ class Chain:
         self.nodes: list[Node] = []
         self.known: dict[object, Value] = {}
         self.exact: dict[Value, tuple[Value, DType]] = {}
+        self._half_valued: list[bool] = []  # of each node: whether a half holds it
 
     # ------------------------------------------------------------------ what instructions are made of
     def read(self, tensor: Tensor) -> Value:
         """Return a tensor's value: made in this chain, or loaded."""
         if tensor not in self.known:
             held = self.plan.value(tensor, contiguous=False)
-            if self._num_dims(held) > MAX_DIMS:
+            if self._num_dims(held) > MAX_DIMS or self._is_turned(held):
                 held = self.plan.value(tensor)
             self.known[tensor] = self.load(held)
         return self.known[tensor]
@@ -183,6 +195,9 @@ class Chain:
     def bind(self, tensor: Tensor, value: Value, rounding_of: Rounding = TO_NEAREST) -> None:
         """Make a value the result of an op, rounded to the result's type for those who read it in this chain."""
         exact = self.convert(value, class_of(tensor.dtype))
+        if tensor.dtype is DType.HALF and self.is_kept_by(exact, rounding_of):
+            self.known[tensor] = exact
+            return
         if tensor.dtype is DType.HALF and rounding_of is not TO_NEAREST:
             self.known[tensor] = self.round(exact, rounding_of)
             return
@@ -195,10 +210,19 @@ class Chain:
             exact = rounded
         self.known[tensor] = exact
 
+    def is_kept_by(self, value: Value, rounding: Rounding) -> bool:
+        """Whether a value is the same once it is rounded to half."""
+        return self._half_valued[value.number] and rounding.overflow is HalfOverflow.INFINITY
+
+    def keeps(self, op: Op, result: Tensor, value: Value) -> bool:
+        """Whether a value is that of a half result of an op as it stands, so that nothing is drawn to round it."""
+        if result.dtype is not DType.HALF or op.text("half_overflow", "infinity") != "infinity":
+            return False
+        return value.kind == "b" or self._half_valued[value.number]
+
     def rounded(self, value: Value) -> Value:
         """Return a value that is stored as half as such a store leaves it."""
-        is_rounded = self.nodes[value.number].operation in ("f_round_by", "f_round_half")
-        return value if is_rounded else self.run("f_round_half", value)
+        return value if self._half_valued[value.number] else self.run("f_round_half", value)
 
     def to_store(self, value: Value, held: HostTensor) -> Value:
         """Return what a store makes a value from: a cast to a wider type keeps what rounding has left."""
@@ -207,11 +231,22 @@ class Chain:
 
     def _add(self, node: Node) -> Value:
         self.nodes.append(node)
+        operands = [self._half_valued[value.number] for value in node.inputs if value.kind == "f"]
+        self._half_valued.append(node.kind == "f" and is_half_valued(
+            node.operation, node.scalars, operands, node.operand, node.constant,
+        ))
         return Value(len(self.nodes) - 1, node.kind)
 
     def _shown(self, held: HostTensor) -> HostTensor:
         view = broadcast(held, self.shape)
         return view if self.order is None else view.permuted(self.order)
+
+    def _is_turned(self, held: HostTensor) -> bool:
+        """Whether neighbours of the chain lie apart in an operand while others lie side by side, as in a transpose."""
+        shown = self._shown(held)
+        if len(held.shape) != len(self.shape) or 0 in shown.strides or held.num_elements < LEAST_TURNED:
+            return False
+        return is_transposed(replace(shown, strides=contiguous_strides(shown.shape)), shown)
 
     def _num_dims(self, held: HostTensor) -> int:
         view = self._shown(held)

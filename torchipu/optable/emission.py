@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torchipu._kernels.table.elementwise import (
@@ -17,13 +17,14 @@ from torchipu._kernels.table.elementwise import (
     SlotKind,
 )
 from torchipu._kernels.table.kernel import flat
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.chain import NATIVE, Chain, Node, Value, class_of
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse
 from torchipu.optable.narrowing import WIDTHS, copy_of, narrowed
 from torchipu.optable.overwriting import may_refuse, overwritten
 from torchipu.optable.planner import HostPlanner
+from torchipu.optable.random_streams import rounding_stream
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
 
@@ -383,18 +384,42 @@ def emit_chain(
     """
     chain = Chain(plan, ops[0].outputs[0].shape if shape is None else shape, order)
     for op in ops:
-        spec = spec_of(op)
-        assert spec is not None
-        assert spec.instruction is not None
-        values: Value | tuple[Value, ...] = spec.instruction(chain, op)
-        for result, value in zip(op.outputs, (values,) if isinstance(values, Value) else values, strict=True):
-            chain.bind(result, value, plan.rounding(op, result))
+        for result, value in _results_of(op, chain):
+            chain.bind(result, value, TO_NEAREST if chain.keeps(op, result, value) else plan.rounding(op, result))
     results = [
         (chain.known[result], plan.output(result)) for op in ops for result in op.outputs if plan.wanted_outside(result)
     ]
     stored = Stored(chain, results)
     stored.emit()
     return stored
+
+
+def draws_bits(ops: Sequence[Op], plan: HostPlanner, order: Sequence[int]) -> bool:
+    """Return whether random bits decide about a half result of a chain: whether any is not that of a half as it is.
+
+    Args:
+        ops: As `emit_chain` takes them.
+        plan: Says where operands lie.
+        order: Of the dimensions, in which elements would be gone through.
+    """
+    if not any(rounding_stream(op, result) is not None for op in ops for result in op.outputs):
+        return False
+    chain = Chain(plan, ops[0].outputs[0].shape, order)
+    for op in ops:
+        for result, value in _results_of(op, chain):
+            if rounding_stream(op, result) is not None and not chain.keeps(op, result, value):
+                return True
+            chain.bind(result, value)
+    return False
+
+
+def _results_of(op: Op, chain: Chain) -> Iterator[tuple[Tensor, Value]]:
+    """Yield the results of an op with their values in a chain."""
+    spec = spec_of(op)
+    assert spec is not None
+    assert spec.instruction is not None
+    values: Value | tuple[Value, ...] = spec.instruction(chain, op)
+    yield from zip(op.outputs, (values,) if isinstance(values, Value) else values, strict=True)
 
 
 def emit_cast(plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rounding = TO_NEAREST) -> Stored:
@@ -405,7 +430,7 @@ def emit_cast(plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rou
     """
     chain = Chain(plan, dst.shape)
     value = chain.convert(chain.load(src), class_of(dst.dtype))
-    if dst.dtype is DType.HALF and rounding is not TO_NEAREST:
+    if dst.dtype is DType.HALF and rounding is not TO_NEAREST and not chain.is_kept_by(value, rounding):
         value = chain.round(value, rounding)
     stored = Stored(chain, [(value, dst)])
     stored.emit()

@@ -89,6 +89,8 @@ class Rounding:
 
 
 TO_NEAREST = Rounding()
+MIN_TRANSPOSE = 4
+"""Rows and columns from which on a transpose is worth a kernel of its own."""
 
 
 def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
@@ -150,3 +152,30 @@ def broadcast(held: HostTensor, shape: Sequence[int]) -> HostTensor:
         0 if size == 1 else stride for size, stride in zip(sizes, held.strides[more:], strict=True)
     ]
     return HostTensor(held.buffer, held.offset, tuple(shape), tuple(strides), held.dtype)
+
+
+def transposed_order(shape: Sequence[int], dst: Sequence[int], src: Sequence[int]) -> list[int] | None:
+    """Return an order of dimensions in which a copy ends in a 2-d transpose, or None when there is none.
+
+    Args:
+        shape: Sizes of the copy, as `collapse` leaves them.
+        dst: Strides in the target.
+        src: Strides in the source.
+    """
+    last = len(shape) - 1
+    if dst[last] != 1 or src[last] in (0, 1) or shape[last] < MIN_TRANSPOSE:
+        return None
+    for dim in range(last):
+        if src[dim] in (1, -1) and shape[dim] >= MIN_TRANSPOSE:
+            return [*(k for k in range(last) if k != dim), dim, last]
+    return None
+
+
+def is_transposed(dst: HostTensor, src: HostTensor) -> bool:
+    """Return whether a copy between two views of the same shape, of any element types, is a transpose."""
+    if dst.num_elements == 0:
+        return False
+    along = dst.order
+    dst, src = dst.permuted(along), src.permuted(along)
+    shape, (dst_strides, src_strides) = collapse(dst.shape, dst.strides, src.strides)
+    return transposed_order(shape, dst_strides, src_strides) is not None

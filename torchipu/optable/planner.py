@@ -99,6 +99,12 @@ class HostPlanner(Protocol):
         """
         ...
 
+    def expected_order(self, tensor: Tensor) -> tuple[int, ...] | None:
+        """Return the order of dimensions in which the caller expects a result; None where nobody does."""
+
+    def expected_output(self, tensor: Tensor) -> HostTensor:
+        """Return storage for a result, in the order in which the caller expects it; row-major where nobody does."""
+
     def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
         """Return storage for a result: in the order in which an operand lies where it may lie so, or else row-major.
 

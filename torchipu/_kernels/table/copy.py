@@ -5,6 +5,9 @@ from typing import NamedTuple
 from .kernel import Kernel, Nothing
 
 MAX_COPY_DIMS = 12
+PANEL_BYTES = 64
+LEAST_PANEL = 16
+"""Rows of a panel of a transpose: as many as elements of PANEL_BYTES, but at least so many."""
 
 
 class CopyInts(NamedTuple):
@@ -30,7 +33,7 @@ TRANSPOSE = Kernel(
     {"target": "its last dimension is dense", "source": "its last dimension but one is dense, either way"},
     CopyInts,
     Nothing,
-    items="outer indices * panels of 16 rows (of the last dimension but one)",
+    items="outer indices * panels of rows (of the last dimension but one)",
 )
 
 

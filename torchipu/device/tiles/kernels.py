@@ -268,6 +268,14 @@ class _VertexPlanner:
         """Return where a value lies row-major."""
         return self.value(tensor, dtype)
 
+    def expected_order(self, tensor: Tensor) -> tuple[int, ...] | None:
+        """Return None: all lies row-major."""
+        return None
+
+    def expected_output(self, tensor: Tensor) -> HostTensor:
+        """Return row-major storage for a result."""
+        return self.output(tensor)
+
     def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
         """Return row-major storage for a result."""
         return self.output(tensor, dtype)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 import struct
 
-from torchipu._kernels.table.copy import COPY, FILL, MAX_COPY_DIMS, TRANSPOSE, CopyInts, FillInts
+from torchipu._kernels.table.copy import (
+    COPY,
+    FILL,
+    LEAST_PANEL,
+    MAX_COPY_DIMS,
+    PANEL_BYTES,
+    TRANSPOSE,
+    CopyInts,
+    FillInts,
+)
 from torchipu.errors import VerifyError
 from torchipu.ir.types import DType
 from torchipu.optable.emission import emit_cast
-from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse
+from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse, is_transposed, transposed_order
 from torchipu.optable.planner import HostPlanner
 
 COPY_SHARE = 16384  # elements of one thread's share
-TRANSPOSE_PANEL = 16
-MIN_TRANSPOSE = 4
 PACKINGS = {
     DType.FLOAT: "<f", DType.LONG: "<q", DType.INT: "<i", DType.SHORT: "<h", DType.CHAR: "<b",
     DType.UNSIGNED_CHAR: "<B",
@@ -39,7 +46,7 @@ def emit_copy(
     if src.shape != dst.shape:
         raise VerifyError(f"a copy of {src.shape} to {dst.shape}")
     if src.dtype is not dst.dtype:
-        emit_cast(plan, dst, src, rounding)
+        _emit_converted(plan, dst, src, rounding)
         return
     if dst.num_elements == 0:
         return
@@ -48,7 +55,7 @@ def emit_copy(
     shape, (dst_strides, src_strides) = collapse(dst.shape, dst.strides, src.strides)
     if len(shape) > MAX_COPY_DIMS:
         raise ValueError(f"a copy has {len(shape)} separate dimensions, at most {MAX_COPY_DIMS}")
-    order = _transposed_order(shape, dst_strides, src_strides)
+    order = transposed_order(shape, dst_strides, src_strides)
     dims = range(len(shape)) if order is None else order
     layout = tuple(each[dim] for each in (shape, dst_strides, src_strides) for dim in dims)
     ints = CopyInts(len(shape), dst.dtype.host_bytes, layout)
@@ -56,20 +63,30 @@ def emit_copy(
         plan.step(COPY, [dst], [src], ints=ints, items=dst.num_elements, grain=COPY_SHARE)
         return
     rows, columns = shape[order[-2]], shape[order[-1]]
-    panels = -(-rows // TRANSPOSE_PANEL)
-    grain = max(1, COPY_SHARE // (TRANSPOSE_PANEL * columns))
+    panel = max(PANEL_BYTES // dst.dtype.host_bytes, LEAST_PANEL)
+    panels = -(-rows // panel)
+    grain = max(1, COPY_SHARE // (panel * columns))
     plan.step(TRANSPOSE, [dst], [src], ints=ints, items=dst.num_elements // (rows * columns) * panels, grain=grain)
 
 
-def _transposed_order(shape: tuple[int, ...], dst: tuple[int, ...], src: tuple[int, ...]) -> list[int] | None:
-    """Return an order of dimensions that ends in a 2-d transpose, or None when there is none."""
-    last = len(shape) - 1
-    if dst[last] != 1 or src[last] in (0, 1) or shape[last] < MIN_TRANSPOSE:
-        return None
-    for dim in range(last):
-        if src[dim] in (1, -1) and shape[dim] >= MIN_TRANSPOSE:
-            return [*(k for k in range(last) if k != dim), dim, last]
-    return None
+def _emit_converted(plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rounding) -> None:
+    """Emit a cast; of what it transposes the narrower elements are brought into order first, or last."""
+    if not is_transposed(dst, src):
+        emit_cast(plan, dst, src, rounding)
+    elif src.dtype.host_bytes <= dst.dtype.host_bytes:
+        along = dst.order
+        turned = plan.scratch([dst.shape[dim] for dim in along], src.dtype)
+        emit_copy(plan, turned, src.permuted(along))
+        emit_cast(plan, dst.permuted(along), turned, rounding)
+    elif rounding is TO_NEAREST:
+        along = src.order
+        converted = plan.scratch([src.shape[dim] for dim in along], dst.dtype)
+        emit_cast(plan, converted, src.permuted(along))
+        emit_copy(plan, dst.permuted(along), converted)
+    else:  # random bits are drawn by place
+        turned = plan.scratch(dst.shape, src.dtype)
+        emit_copy(plan, turned, src)
+        emit_cast(plan, dst, turned, rounding)
 
 
 def emit_fill(plan: HostPlanner, dst: HostTensor, value: float) -> None:
