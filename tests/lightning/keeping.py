@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -98,6 +99,18 @@ class ByHand(Keeping):
         optimizer.zero_grad()
         self.manual_backward(loss if kept is None else loss * kept)
         optimizer.step()
+
+
+def forgetting(forget: Callable[[], None]) -> Any:
+    """Return a fixture that calls it before and after each test."""
+
+    @pytest.fixture(autouse=True)
+    def fresh() -> Iterator[None]:
+        forget()
+        yield
+        forget()
+
+    return fresh
 
 
 def fit(

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from tests.lightning import keeping
-from tests.lightning.keeping import ByHand
+from tests.lightning.keeping import ByHand, forgetting
 
 SEEN: list[torch.Tensor] = []
 NAMES: set[str] = set()
 TABLES: dict[int, torch.Tensor] = {}
 LAST: Any = None
 IS_READY = False
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    forget()
-    yield
-    forget()
 
 
 def forget() -> None:
@@ -33,6 +26,7 @@ def forget() -> None:
         held.clear()
 
 
+fresh = forgetting(forget)
 fit = functools.partial(keeping.fit, forget)
 
 

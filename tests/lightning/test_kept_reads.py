@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter, deque
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from tests.lightning import keeping, runs
-from tests.lightning.keeping import ByHand, Keeping
+from tests.lightning.keeping import ByHand, Keeping, forgetting
 
 SEEN: list[torch.Tensor] = []
 NAMES: set[str] = set()
@@ -21,13 +20,6 @@ RECENT: deque[torch.Tensor] = deque()
 COUNTS: Counter[str] = Counter()
 LAST: Any = None
 CALLS = 0
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    forget()
-    yield
-    forget()
 
 
 def forget() -> None:
@@ -39,6 +31,7 @@ def forget() -> None:
         held.clear()
 
 
+fresh = forgetting(forget)
 fit = partial(keeping.fit, forget)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import pickle
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.lightning import keeping
-from tests.lightning.keeping import Keeping, Part, Record, X
+from tests.lightning.keeping import Keeping, Part, Record, X, forgetting
 from tests.lightning.runs import QUIET
 
 SEEN: list[torch.Tensor] = []
@@ -137,13 +137,6 @@ KEPT: dict[Callable[[Any, torch.Tensor], Any], Callable[[Any], Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    forget()
-    yield
-    forget()
-
-
 def forget() -> None:
     global LAST
     LAST = None
@@ -151,6 +144,7 @@ def forget() -> None:
         held.clear()
 
 
+fresh = forgetting(forget)
 fit = partial(keeping.fit, forget)
 
 
