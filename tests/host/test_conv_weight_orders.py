@@ -75,3 +75,21 @@ def test_weights_are_not_turned(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             torch.compile(copy.deepcopy(module).to(memory_format=layout), backend="ipu")(x)
         turned.append(sum(kernel in ("transpose", "copy") for kernel in kernels))
     assert turned[1] <= turned[0]
+
+
+def test_what_comes_and_goes_with_channels_last_is_not_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution that would not pay between row-major values does between such."""
+    convolution = nn.Conv2d(64, 128, 1)
+    x, found = torch.randn(4, 64, 28, 28), []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch._dynamo.reset()
+        kernels = planned_kernels(monkeypatch)
+        with torch.no_grad():
+            module = copy.deepcopy(convolution).to(memory_format=layout)
+            torch.compile(module, backend="ipu")(x.to(memory_format=layout))
+        found.append(set(kernels))
+    plain, last = found
+    assert "conv_product" in plain
+    assert not plain & {"transpose", "to_blocked", "from_blocked"}
+    assert "conv_blocked" in last
+    assert not last & {"transpose", "to_blocked", "from_blocked"}

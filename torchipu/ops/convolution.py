@@ -148,7 +148,8 @@ def _emit_input_gradient(
 def _weights(op: Op, plan: HostPlanner, *, is_plain: bool, partials: Partials | None) -> HostTensor:
     """Return the weights for the plain convolution, or for the gradient of its input, as its kernels read them."""
     p, weight = problem_of(op), op.needed("weight")
-    if is_plain and partials is None and p.is_planar and not p.planar.is_of_whole_images and conv_product.serves(p.planar):
+    is_planar = is_plain and partials is None and p.is_planar
+    if is_planar and not p.planar.is_of_whole_images and conv_product.serves(p.planar):
         return weights_as_held(plan, weight)
     return plan.value(weight, DType.FLOAT)
 

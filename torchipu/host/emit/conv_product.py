@@ -123,7 +123,7 @@ def emit_product(
 
 
 def _depth(product: Product, panels: int) -> int:
-    """Summands that are laid out at a time: long runs of the rows of weights where these come from memory, or of a tap."""
+    """Summands that are laid out at a time: long runs of rows of weights where these come from memory, or of a tap."""
     channels, results = product.grid.c, product.grid.m
     is_many = product.order == Order.BY_ROW and results * channels * len(product.taps) >= MANY_WEIGHTS
     if not is_many and product.order != Order.BY_TAP:

@@ -211,4 +211,4 @@ def _emit_both(inner: Sequence[Op], ops: Sequence[Op], plan: BlockedPlanner) -> 
     pointwise_depthwise.emit(plan, _shape(inner[0]), _shape(ops[0]), out, source, weights, endings)
 
 
-register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit))
+register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=False))

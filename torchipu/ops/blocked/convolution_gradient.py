@@ -138,4 +138,7 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     emit_parameter_gradients(backward, plan, has_weight=not in_blocks)
 
 
-register_blocked(BACKWARD, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, _result, makes_others=True))
+register_blocked(
+    BACKWARD,
+    BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, _result, makes_others=True, reads_rows=False),
+)
