@@ -189,9 +189,15 @@ TI_KERNEL(pack_blocked) {
         y += count * taps * VL;
         continue;
       }
-      for (int64_t tap = 0; tap < taps; tap++)
-        for (int64_t c = 0; c < count; c++, y += VL)
-          FN(lay_taps)(from + c * p->channel + tap / p->kw * p->down + tap % p->kw * p->across, p->row, lanes, 1, y);
+      for (int64_t tap = 0; tap < taps; tap++) {
+        const float *const at = from + tap / p->kw * p->down + tap % p->kw * p->across;
+        if (p->channel == 1) FN(lay_taps)(at, p->row, lanes, count, y); /* channels adjoin: they come last */
+        else for (int64_t c = 0; c < count; c++) {
+          if (p->row == 1) FN(store)(y + c * VL, FN(load_part)(at + c * p->channel, lanes));
+          else FN(lay_taps)(at + c * p->channel, p->row, lanes, 1, y + c * VL);
+        }
+        y += count * VL;
+      }
     }
   }
   return TI_OK;

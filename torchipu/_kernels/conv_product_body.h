@@ -66,8 +66,9 @@ static int FN(find_sources)(const grid *g, const grid_tap *taps, int64_t count, 
   return most;
 }
 
-/* Where the taps of lanes are read: tap t of vector v of a panel at x + by[t], from sources[panel * each + t * next + v]. */
-typedef struct { const ti_source *sources; const int64_t *by; int64_t each, next; int most; } FN(reach);
+/* Where the taps of lanes are read: tap t of vector v of a panel at x + by[t], from sources[panel * each + t * next + v];
+ * columns go by tap, then by channel, where by_tap says so. */
+typedef struct { const ti_source *sources; const int64_t *by; int64_t each, next; int most, by_tap; } FN(reach);
 
 /* Finds what `panels` panels from lane q0 meet. Where no window reaches beyond its image, all taps see the same lanes, so
  * many elements apart, and these are found once. `by` has room for TI_SHIFTS. */
@@ -122,15 +123,16 @@ TI_INLINE VF FN(fetch)(const ti_source *s, const float *x, const int64_t step, c
 #endif
 }
 
-/* The rows of summands (channel, tap) of `panels` panels, `pitch` floats apart, for `channels` channels from x. Panels
- * run within a channel, so that planes are read along their rows. */
+/* The rows of summands (channel, tap), or (tap, channel), of `panels` panels, `pitch` floats apart, for `channels` channels
+ * from x. Panels run within a channel, so that planes are read along their rows. */
 TI_INLINE void FN(columns_of)(const FN(reach) *from, int64_t taps, int64_t panels, int64_t pitch, const float *x, int64_t plane, int64_t channels,
                               const int64_t step, const int most, float *d) {
-  for (int64_t c = 0; c < channels; c++, x += plane, d += taps * TI_LANES)
+  const int64_t along = from->by_tap ? TI_LANES : taps * TI_LANES, further = from->by_tap ? (channels - 1) * TI_LANES : 0;
+  for (int64_t c = 0; c < channels; c++, x += plane, d += along)
     for (int64_t p = 0; p < panels; p++) {
       const ti_source *s = from->sources + p * from->each;
       float *to = d + p * pitch;
-      for (int64_t t = 0; t < taps; t++, s += from->next)
+      for (int64_t t = 0; t < taps; t++, s += from->next, to += further)
         for (int v = 0; v < FN(WIDE); v++, to += VL) FN(store)(to, FN(fetch)(s + v, x + (from->by ? from->by[t] : 0), step, most));
     }
 }
@@ -346,7 +348,8 @@ TI_KERNEL(conv_product) {
     float *const y = (float *)args[0] + at;
     char *const *like = args + 3 + !!(flags & TI_CONV_ENDING_HAS_BIAS) + 2 * !!(flags & TI_CONV_ENDING_HAS_NORM) + !!(flags & TI_CONV_ENDING_HAS_NORM_WEIGHT) + !!(flags & TI_CONV_ENDING_HAS_NORM_BIAS);
     const float *const added = flags & TI_CONV_ENDING_HAS_ADDEND ? (const float *)*like++ + at : NULL, *const gate = flags & TI_CONV_ENDING_HAS_GATE ? (const float *)*like + at : NULL;
-    const FN(reach) reach = FN(find_reach)(&g, list, taps, q0, panels, sources, by);
+    FN(reach) reach = FN(find_reach)(&g, list, taps, q0, panels, sources, by);
+    reach.by_tap = order == TI_ORDER_BY_TAP;
     FN(find_targets)(&g, &sizes->target, q0, panels, targets);
     FN(find_affine)(args + 3, flags, ((const conv_product_scalars *)scalars)->epsilon, group * g.m + m0, rows, scale, shift);
     if (taps == 0) memset(results, 0, sizeof(float) * (size_t)(panels * most_rows * TI_LANES));
@@ -359,8 +362,10 @@ TI_KERNEL(conv_product) {
         const float *a = w + i * sizes->weight_row + c * channel, *next = i + even < rows ? a + even * sizes->weight_row : NULL;
         if (order == TI_ORDER_PACKED) a = packed + i * k;
         if (order == TI_ORDER_READY) a = (const float *)args[2] + (group * g.m + m0 + i) * g.c * taps + c * taps * height;
-        for (int64_t from = 0; from < ti_max(k, 1); from += segment) {
-          const int64_t length = ti_min(segment, k - from);
+        for (int64_t from = 0, length; from < ti_max(k, 1); from += ti_max(length, 1)) {
+          /* Where channels adjoin, those of a tap are summed at a time. */
+          const int64_t at = order == TI_ORDER_BY_TAP ? list[from / channels].weight + from % channels : from;
+          length = ti_min(segment, order == TI_ORDER_BY_TAP ? channels - from % channels : k - from);
           const int is_last = c + block >= g.c && from + length >= k;
           for (int64_t p = 0; p < panels; p++) {
             const ti_source *to = targets + p * FN(WIDE);
@@ -369,9 +374,9 @@ TI_KERNEL(conv_product) {
             const FN(finish) end = {.to = y + row, .added = added ? added + row : NULL, .gate = gate ? gate + row : NULL,
                                     .scale = flags & (TI_CONV_ENDING_HAS_BIAS | TI_CONV_ENDING_HAS_NORM) ? scale + i : NULL, .shift = shift + i,
                                     .row = sizes->target.plane, .is_relu = flags & TI_CONV_ENDING_IS_RELU};
-            FN(panel) t = {.a = order == TI_ORDER_GATHERED ? a : a + from * (order == TI_ORDER_BY_ROW ? 1 : height), .as = sizes->weight_row,
+            FN(panel) t = {.a = order == TI_ORDER_GATHERED ? a : a + at * (order == TI_ORDER_BY_ROW || order == TI_ORDER_BY_TAP ? 1 : height), .as = sizes->weight_row,
                            .offsets = offsets + from, .b = columns + (p * depth + from) * TI_LANES, .c = tile, .ldc = TI_LANES,
-                           .k = length, .order = order == TI_ORDER_READY ? TI_ORDER_PACKED : order, .accumulate = c + from > 0};
+                           .k = length, .order = order == TI_ORDER_READY ? TI_ORDER_PACKED : order == TI_ORDER_BY_TAP ? TI_ORDER_BY_ROW : order, .accumulate = c + from > 0};
             const int is_whole = is_last && FN(is_whole)(to, sizes->target.across);
             if (is_whole) {
               t.end = end;
@@ -381,9 +386,9 @@ TI_KERNEL(conv_product) {
             }
             /* The weights of the rows that come next, a part with each panel: a line is too far from the one before it
              * for the processor to foresee it. */
-            if (next && order == TI_ORDER_BY_ROW)
+            if (next && (order == TI_ORDER_BY_ROW || order == TI_ORDER_BY_TAP))
               for (int64_t r = height * p / panels; r < ti_min(height * (p + 1) / panels, rows - i - even); r++)
-                for (int64_t l = 0; l < length; l += 16) _mm_prefetch((const char *)(next + r * sizes->weight_row + from + l), _MM_HINT_T1);
+                for (int64_t l = 0; l < length; l += 16) _mm_prefetch((const char *)(next + r * sizes->weight_row + at + l), _MM_HINT_T1);
             if (taps) FN(multiply_panel)(t, height, ti_min(TI_LANES, lanes - q0 - p * TI_LANES));
             if (!is_last || (is_whole && taps)) continue;
             for (int v = 0; v < FN(WIDE); v++) FN(put)(to + v, tile + v * VL, height, end, sizes->target.across);

@@ -182,12 +182,18 @@ TI_KERNEL(pack_winograd) {
   for (int64_t item = begin; item < end; item++) {
     const float *w = (const float *)args[1] + item * VL * p->row;
     float *y = (float *)args[0] + item * p->c * VL;
-    float some[FN(POINTS) * FN(TOGETHER) * VL], taps[9 * VL];
+    float some[FN(POINTS) * FN(TOGETHER) * VL], taps[9 * VL], apart[9 * VL * VL];
+    const int64_t lanes = ti_min(VL, p->m - item * VL);
     for (int64_t c = 0; c < p->c; c++, w += p->channel) {
       const int64_t lane = c % FN(TOGETHER);
-      if (p->row == 9) FN(fetch_taps)(w + FN(TAPS_AHEAD) * p->channel, 9 * VL);
+      if (p->row == 9 && p->tap == 1) FN(fetch_taps)(w + FN(TAPS_AHEAD) * p->channel, 9 * VL);
       VF g[9], t[12], u[16];
-      FN(lay_taps)(w, p->row, ti_min(VL, p->m - item * VL), 9, taps);
+      if (p->tap == 1) FN(lay_taps)(w, p->row, lanes, 9, taps);
+      else if (p->row == 1) for (int k = 0; k < 9; k++) FN(store)(taps + k * VL, FN(load_part)(w + k * p->tap, lanes));
+      else { /* channels adjoin */
+        if (c % VL == 0) for (int k = 0; k < 9; k++) FN(lay_taps)(w + k * p->tap, p->row, lanes, ti_min(VL, p->c - c), apart + k * VL * VL);
+        for (int k = 0; k < 9; k++) FN(store)(taps + k * VL, FN(load)(apart + (k * VL + c % VL) * VL));
+      }
 #pragma GCC unroll 9
       for (int k = 0; k < 9; k++) g[k] = FN(load)(taps + (p->is_turned ? 8 - k : k) * VL);
 #pragma GCC unroll 3

@@ -41,6 +41,10 @@ REORDER_NS = 0.4
 """Measured: an element brought into the layout or back, by one thread."""
 ROWS_REORDER_NS = 0.7
 """Likewise where channels come last."""
+BORDER_NS = 0.3
+"""Likewise of what comes from the caller or goes there with its channels last; most of it is not in a cache."""
+TURNING_NS = 0.85
+"""Of such an element that the plain form has turned."""
 
 
 CHANNELS_LAST = (0, 2, 3, 1)
@@ -77,6 +81,29 @@ class Run:
         return 0.0 if self.form is None else self.form.gain_ns(self.ops, terms)
 
 
+@dataclass(frozen=True, slots=True)
+class Border:
+    """What values that enter a group or leave it are to others.
+
+    Attributes:
+        uses: Who reads what.
+        rows: Values that have their channels last in the graph.
+        last: Inputs and outputs of the graph that lie with their channels last.
+    """
+
+    uses: Uses
+    rows: Rows
+    last: Collection[Tensor]
+
+    def reorder_ns(self, tensor: Tensor, run: Run) -> float:
+        """Return what it takes to bring a value there for a run, or from there, beyond what the plain form takes."""
+        if tensor in self.rows:
+            return ROWS_REORDER_NS * tensor.num_elements
+        if tensor not in self.last:
+            return REORDER_NS * tensor.num_elements
+        return (BORDER_NS - (TURNING_NS if _turns(run) else 0.0)) * tensor.num_elements
+
+
 class Layouts:
     """The values in blocks.
 
@@ -85,6 +112,7 @@ class Layouts:
         uses: Who reads what.
         fused: What other kernels compute together; runs that do all of the same take their place.
         terms: What the plan does with weights and sums.
+        last: Inputs and outputs of the graph that the caller has, or expects, with their channels last.
 
     Attributes:
         runs: Those with a form, by their last op.
@@ -94,7 +122,9 @@ class Layouts:
         rows: Values that have their channels last, and the sizes of the images that they hold.
     """
 
-    def __init__(self, graph: Graph | None, uses: Uses, fused: Fused, terms: Terms) -> None:
+    def __init__(
+        self, graph: Graph | None, uses: Uses, fused: Fused, terms: Terms, last: Collection[Tensor] = (),
+    ) -> None:
         self.runs: dict[Op, Run] = {}
         self.absorbed: set[Op] = set()
         self.elementwise: set[Op] = set()
@@ -103,7 +133,8 @@ class Layouts:
         self.rows = find_rows(graph.ops) if graph is not None and terms.packs_ahead else {}
         found = [] if graph is None else _find_runs(graph, uses, fused, self.rows, terms)
         choose = _paying if terms.joins_freely else _exact
-        self._take(choose(found, uses, self.rows, terms))
+        border = Border(uses, self.rows, last)
+        self._take(choose(found, border, terms))
 
     def _take(self, group: Iterable[Run]) -> None:
         for run in group:
@@ -168,15 +199,15 @@ class Layouts:
             emit_from_blocked(plan, plain, held)
 
 
-def _paying(runs: Sequence[Run], uses: Uses, rows: Rows, terms: Terms) -> list[Run]:
+def _paying(runs: Sequence[Run], border: Border, terms: Terms) -> list[Run]:
     """Return the runs of groups that save more than bringing values into the layout and back costs."""
     groups = [
-        group for group in _groups(runs) if sum(run.gain_ns(terms) for run in group) > _reorder_ns(group, uses, rows)
+        group for group in _groups(runs) if sum(run.gain_ns(terms) for run in group) > _reorder_ns(group, border)
     ]
     return [run for group in groups for run in group]
 
 
-def _exact(runs: Sequence[Run], uses: Uses, rows: Rows, terms: Terms) -> list[Run]:
+def _exact(runs: Sequence[Run], border: Border, terms: Terms) -> list[Run]:
     """Return runs so chosen that no value depends on what is computed around an op.
 
     A program has the same values on any number of stages, in one process and in several, which see a part of it each.
@@ -184,15 +215,15 @@ def _exact(runs: Sequence[Run], uses: Uses, rows: Rows, terms: Terms) -> list[Ru
     what gives the same values in either layout joins it where that pays.
     """
     exact = {run for run in runs if run.form is None or run.form.is_exact}
-    summing = {run for run in runs if run not in exact and _pays_alone(run, uses, rows, terms)}
-    taken = summing | set(_paying([run for run in runs if run in (exact | summing)], uses, rows, terms))
+    summing = {run for run in runs if run not in exact and _pays_alone(run, border, terms)}
+    taken = summing | set(_paying([run for run in runs if run in (exact | summing)], border, terms))
     return [run for run in runs if run in taken]
 
 
-def _pays_alone(run: Run, uses: Uses, rows: Rows, terms: Terms) -> bool:
+def _pays_alone(run: Run, border: Border, terms: Terms) -> bool:
     """Whether a run's first op saves more than bringing all that it reads and makes into the layout and back costs."""
     alone = Run(run.ops[:1], run.form)
-    return alone.gain_ns(terms) > _reorder_ns([alone], uses, rows)
+    return alone.gain_ns(terms) > _reorder_ns([alone], border)
 
 
 def _find_runs(graph: Graph, uses: Uses, fused: Fused, rows: Rows, terms: Terms) -> list[Run]:
@@ -288,15 +319,23 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def _reorder_ns(group: Collection[Run], uses: Uses, rows: Rows) -> float:
+def _reorder_ns(group: Collection[Run], border: Border) -> float:
     """Return what bringing values into the layout and back takes."""
-    made = {run.result for run in group if run.result is not None}
-    entering = {source for run in group for source in run.sources} - made
+    uses, makers = border.uses, {run.result: run for run in group if run.result is not None}
+    entering: dict[Tensor, Run] = {}
+    for run in group:
+        for source in run.sources:
+            if source not in makers and (source not in entering or _turns(run)):
+                entering[source] = run
     read_in_blocks = {(op, source) for run in group for source in run.sources for op in run.ops}
     leaving = {
-        result for result in made
-        if (len(result.shape) == 4 or result in rows)
+        result: run for result, run in makers.items()
+        if (len(result.shape) == 4 or result in border.rows)
         and (result in uses.kept or any((op, result) not in read_in_blocks for op in uses.readers.get(result, ())))
     }
-    each = {True: ROWS_REORDER_NS, False: REORDER_NS}
-    return sum(each[tensor in rows] * tensor.num_elements for tensor in (*entering, *leaving))
+    return sum(border.reorder_ns(tensor, run) for tensor, run in (*entering.items(), *leaving.items()))
+
+
+def _turns(run: Run) -> bool:
+    """Whether the plain form of a run has values with their channels last turned."""
+    return run.form is not None and not run.form.reads_rows

@@ -17,8 +17,9 @@ from torchipu.device.tilings.channel_sums import ChannelSums
 from torchipu.device.tilings.convolutions import input_product, output_product, weight_product
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.products import Multiplication
-from torchipu.host.emit import conv, half_partial_conv, volume
+from torchipu.host.emit import conv, conv_product, half_partial_conv, volume
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.conv_weights import weights_as_held
 from torchipu.host.emit.copy import emit_fill
 from torchipu.host.emit.half_partials import Partials, partials_of
 from torchipu.host.emit.items import grain_for
@@ -144,6 +145,15 @@ def _emit_input_gradient(
         conv.emit_input_gradient(plan, p.planar, dx, dy, weight)
 
 
+def _weights(op: Op, plan: HostPlanner, *, is_plain: bool, partials: Partials | None) -> HostTensor:
+    """Return the weights for the plain convolution, or for the gradient of its input, as its kernels read them."""
+    p, weight = problem_of(op), op.needed("weight")
+    is_planar = is_plain and partials is None and p.is_planar
+    if is_planar and not p.planar.is_of_whole_images and conv_product.serves(p.planar):
+        return weights_as_held(plan, weight)
+    return plan.value(weight, DType.FLOAT)
+
+
 def _emit_weight_gradient(
     plan: HostPlanner, p: Problem, dw: HostTensor, dy: HostTensor, x: HostTensor, partials: Partials | None,
 ) -> None:
@@ -163,7 +173,8 @@ def _emit_convolution(op: Op, plan: HostPlanner) -> None:
     if p.is_empty:
         emit_fill(plan, out, 0.0)
     else:
-        x, weight = (plan.value(op.needed(name), DType.FLOAT) for name in ("input", "weight"))
+        x = plan.value(op.needed("input"), DType.FLOAT)
+        weight = _weights(op, plan, is_plain=not p.is_transposed, partials=partials)
         if not p.is_transposed:
             _emit_plain(plan, p, out, x, weight, added, partials)
             return
@@ -180,14 +191,15 @@ def present_results(op: Op) -> tuple[bool, ...]:
 def _emit_backward(op: Op, plan: HostPlanner) -> None:
     dx = op.outputs[0] if present_results(op)[0] else None
     if dx is not None and plan.wanted(dx):
-        p, dy, weight = problem_of(op), op.needed("grad_output"), op.needed("weight")
+        p, dy = problem_of(op), op.needed("grad_output")
         held, partials = plan.output(dx, DType.FLOAT), partials_of(op, dx, plan)
         if p.is_empty:
             emit_fill(plan, held, 0.0)
         elif p.is_transposed:
-            _emit_plain(plan, p, held, plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT), None, partials)
+            held_weight = _weights(op, plan, is_plain=True, partials=partials)
+            _emit_plain(plan, p, held, plan.value(dy, DType.FLOAT), held_weight, None, partials)
         else:
-            pair = plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT)
+            pair = plan.value(dy, DType.FLOAT), _weights(op, plan, is_plain=False, partials=partials)
             _emit_input_gradient(plan, p, held, *pair, partials)
     emit_parameter_gradients(op, plan)
 

@@ -89,6 +89,8 @@ class BlockedForm:
         result: The value that then lies in the blocked layout, or would if it were an image; None for none.
         makes_others: Whether the form makes the other results of the first op as well, row-major.
         is_exact: Whether values are those of the row-major form, to the last bit.
+        reads_rows: Whether the plain form takes values with their channels last as they lie; one that does not has them
+            turned first.
     """
 
     serves: Callable[[Op, Rows], bool]
@@ -99,6 +101,7 @@ class BlockedForm:
     result: Callable[[Sequence[Op]], Tensor | None] = first_result
     makes_others: bool = False
     is_exact: bool = False
+    reads_rows: bool = True
 
 
 BLOCKED_FORMS: dict[str, BlockedForm] = {}

@@ -16,6 +16,7 @@ class Order(IntEnum):
     GATHERED = 1
     PACKED = 2  # results adjoin
     READY = 3  # packed by `matmul_pack_rows` by blocks of the results of an item
+    BY_TAP = 4  # a result's channels adjoin for each tap
 
 
 class ConvEnding(IntEnum):

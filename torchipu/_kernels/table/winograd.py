@@ -52,7 +52,8 @@ class PackWinogradInts(NamedTuple):
         m: Results.
         c: Channels.
         row: From the weights of a result to those of the next.
-        channel: From the nine weights of a channel to those of the next.
+        channel: From the weights of a channel to those of the next.
+        tap: From a weight of a window to the next.
         is_turned: Whether the window is read from its end, as for the gradient of the input.
     """
 
@@ -60,6 +61,7 @@ class PackWinogradInts(NamedTuple):
     c: int
     row: int
     channel: int
+    tap: int
     is_turned: bool
 
 

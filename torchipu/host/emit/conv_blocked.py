@@ -20,6 +20,7 @@ from torchipu._kernels.table.conv_blocked import (
 )
 from torchipu._kernels.table.conv_product import ConvEnding, ConvProductScalars
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.conv_weights import blocked_ints
 from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor, Rounding
@@ -280,7 +281,7 @@ def _emit_part(
 
 
 def packed(plan: HostPlanner, s: Shape, weight: HostTensor) -> HostTensor:
-    """Return the weights of a convolution, row-major, as ``conv_blocked`` and the kernels beside it read them."""
+    """Return the weights of a convolution, in either order, as ``conv_blocked`` and the kernels beside it read them."""
     return _packed(plan, forward_part(s), weight)
 
 
@@ -291,7 +292,7 @@ def _packed(plan: HostPlanner, part: Part, weight: HostTensor) -> HostTensor:
     held = plan.scratch((s.g, blocks_out, s.ic * taps * lanes))
     items = s.g * blocks_out
     plan.step(
-        PACK_BLOCKED, [held], [weight], ints=part.weights, items=items,
+        PACK_BLOCKED, [held], [weight], ints=blocked_ints(part.weights, weight), items=items,
         grain=grain_for(items, s.g * s.oc * s.summands, LEAST_CHUNK_MACS),
     )
     return held

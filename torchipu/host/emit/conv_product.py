@@ -18,6 +18,7 @@ from torchipu._kernels.table.conv_product import (
 )
 from torchipu.host.emit import depthwise, phased
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.conv_weights import product_of
 from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.packing import packed_rows
 from torchipu.host.emit.pixel_product import Product, forward_product
@@ -75,7 +76,7 @@ def emit_product(
         product: What meets what.
         out: Results.
         x: Source pixels.
-        weight: Weights, as they lie in memory.
+        weight: Weights, row-major or with their channels last.
         bias: Added to each plane of results.
         norm: Running mean and variance, then weight and bias where ``flags`` has them.
         addend: Added to the results, after the normalisation.
@@ -83,6 +84,7 @@ def emit_product(
         flags: Those of ``ConvEnding`` that the operands do not tell.
         epsilon: Of the normalisation.
     """
+    product = product_of(product, weight)
     flags |= (ConvEnding.HAS_BIAS if bias is not None else 0) | (ConvEnding.HAS_ADDEND if addend is not None else 0)
     flags |= ConvEnding.HAS_GATE if gate is not None else 0
     ending = [t for t in (bias, *norm, addend, gate) if t is not None]
@@ -94,6 +96,8 @@ def emit_product(
     panels, rows = _cut(product.lanes, groups, results)
     panels = min(panels, max(1, MOST_SOURCES // taps))
     block = min(channels, max(1, _depth(product, panels) // taps))
+    if product.order == Order.BY_TAP:  # parts of equal size
+        block = -(-channels // -(-channels // block))
     segment = min(block * taps, max(BLOCK, taps))
     items = groups * -(-product.lanes // (panels * LANES)) * -(-results // rows)
     order = product.order
@@ -119,9 +123,10 @@ def emit_product(
 
 
 def _depth(product: Product, panels: int) -> int:
-    """Summands that are laid out at a time: long runs of the rows of weights where these come from memory."""
+    """Summands that are laid out at a time: long runs of rows of weights where these come from memory, or of a tap."""
     channels, results = product.grid.c, product.grid.m
-    if product.order != Order.BY_ROW or results * channels * len(product.taps) < MANY_WEIGHTS:
+    is_many = product.order == Order.BY_ROW and results * channels * len(product.taps) >= MANY_WEIGHTS
+    if not is_many and product.order != Order.BY_TAP:
         return BLOCK
     return max(BLOCK, COLUMN_FLOATS // (LANES * panels))
 

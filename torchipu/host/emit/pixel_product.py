@@ -27,11 +27,13 @@ class Product:
 
     @property
     def order(self) -> Order:
-        """How the weights are read: whether a result's summands adjoin, or results do, or neither."""
+        """How the weights are read: whether a result's summands adjoin, or results or channels do, or neither."""
         places = tuple(tap.weight for tap in self.taps)
         if self.weights[2] == len(places) and places == tuple(range(len(places))):
             return Order.BY_ROW
-        return Order.PACKED if self.weights[1] == 1 else Order.GATHERED
+        if self.weights[1] == 1 and len(places) == 1:
+            return Order.PACKED
+        return Order.BY_TAP if self.weights[2] == 1 else Order.GATHERED
 
     def blocks(self, lanes: int, rows: int) -> Blocks:
         """What of the results items of so many lanes and results write."""

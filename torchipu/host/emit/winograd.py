@@ -9,6 +9,7 @@ from torchipu._kernels.table.winograd import PACK_WINOGRAD, POINTS, WINOGRAD, Pa
 from torchipu.host.emit import conv_blocked
 from torchipu.host.emit.conv_blocked import SUMMANDS, Ending
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.conv_weights import winograd_ints
 from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.optable.host_tensor import HostTensor
@@ -58,7 +59,7 @@ def emit_input_gradient(
     plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTensor, weight: HostTensor, ending: Ending
 ) -> None:
     """Emit the gradient of the input of a convolution, whose sizes are given; see `emit`."""
-    ints = PackWinogradInts(s.ic, s.oc, 9, 9 * s.ic, is_turned=True)
+    ints = PackWinogradInts(s.ic, s.oc, 9, 9 * s.ic, 1, is_turned=True)
     _emit(plan, input_shape(s), [dx], [dy, weight], ending, ints)
 
 
@@ -70,10 +71,10 @@ def emit(plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: Ho
         s: Its sizes.
         out: Results in the blocked layout.
         x: Input, likewise.
-        weight: Weights, row-major.
+        weight: Weights, row-major or with their channels last.
         ending: What becomes of the sums.
     """
-    _emit(plan, s, [out], [x, weight], ending, PackWinogradInts(s.oc, s.ic, 9 * s.ic, 9, is_turned=False))
+    _emit(plan, s, [out], [x, weight], ending, PackWinogradInts(s.oc, s.ic, 9 * s.ic, 9, 1, is_turned=False))
 
 
 def _emit(
@@ -116,7 +117,7 @@ def _packed(plan: HostPlanner, ints: PackWinogradInts, weight: HostTensor) -> Ho
     blocks = -(-ints.m // lanes)
     held = plan.scratch((POINTS, blocks, ints.c, lanes))
     plan.step(
-        PACK_WINOGRAD, [held], [weight], ints=ints, items=blocks,
+        PACK_WINOGRAD, [held], [weight], ints=winograd_ints(ints, weight), items=blocks,
         grain=grain_for(blocks, POINTS * ints.m * ints.c, LEAST_CHUNK_MACS),
     )
     return held

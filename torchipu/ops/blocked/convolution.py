@@ -12,6 +12,7 @@ from torchipu._kernels.table.conv_blocked import Activation
 from torchipu.host.emit import conv_blocked, depthwise_blocked, pointwise_depthwise, winograd
 from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.conv_weights import weights_as_held
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -187,11 +188,11 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     x, weight = convolution.needed("input"), convolution.needed("weight")
     ending = _ending(ops, plan)
     if problem_of(convolution).is_transposed:
-        source, held = plan.blocked(x), plan.value(weight, DType.FLOAT)
+        source, held = plan.blocked(x), weights_as_held(plan, weight)
         emit_input_gradient(plan, s, plan.blocked_output(ops[-1].outputs[0]), source, held, ending)
         return
     is_plain = _reads_plain(s) and not plan.is_blocked(x)
-    out, held = plan.blocked_output(ops[-1].outputs[0]), plan.value(weight, DType.FLOAT)
+    out, held = plan.blocked_output(ops[-1].outputs[0]), weights_as_held(plan, weight)
     source = plan.value(x, DType.FLOAT) if is_plain else plan.blocked(x)
     if depthwise_blocked.serves(s):
         depthwise_blocked.emit(plan, s, out, source, held, ending, is_plain=is_plain)
@@ -205,9 +206,9 @@ def _emit_both(inner: Sequence[Op], ops: Sequence[Op], plan: BlockedPlanner) -> 
     """Emit a convolution of one pixel and the depthwise one behind it."""
     endings = _ending(inner, plan), _ending(ops, plan)
     source = plan.blocked(inner[0].needed("input"))
-    weights = plan.value(inner[0].needed("weight"), DType.FLOAT), plan.value(ops[0].needed("weight"), DType.FLOAT)
+    weights = weights_as_held(plan, inner[0].needed("weight")), plan.value(ops[0].needed("weight"), DType.FLOAT)
     out = plan.blocked_output(ops[-1].outputs[0])
     pointwise_depthwise.emit(plan, _shape(inner[0]), _shape(ops[0]), out, source, weights, endings)
 
 
-register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit))
+register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=False))

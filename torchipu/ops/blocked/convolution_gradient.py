@@ -8,6 +8,7 @@ from itertools import pairwise
 from torchipu.host.emit import conv_blocked, conv_weight_blocked, winograd, winograd_weight
 from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.conv_weights import weights_as_held
 from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.ir.graph import Op, Tensor
@@ -124,7 +125,7 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     addend, gate = (None if tensor is None else plan.blocked(tensor) for tensor in _added_and_gate(ops))
     result, dy = _result(ops), plan.blocked(backward.needed("grad_output"))
     if result is not None and plan.wanted(result):
-        weight = plan.value(backward.needed("weight"), DType.FLOAT)
+        weight = weights_as_held(plan, backward.needed("weight"))
         ending = conv_blocked.Ending(addend=addend, gate=gate, rounded=_rounded(ops, plan))
         emit = emit_convolution if problem.is_transposed else emit_input_gradient
         emit(plan, s, plan.blocked_output(result), dy, weight, ending)
@@ -137,4 +138,7 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     emit_parameter_gradients(backward, plan, has_weight=not in_blocks)
 
 
-register_blocked(BACKWARD, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, _result, makes_others=True))
+register_blocked(
+    BACKWARD,
+    BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, _result, makes_others=True, reads_rows=False),
+)

@@ -7,6 +7,7 @@ from itertools import pairwise, product
 
 from torchipu._kernels.table.conv_product import ConvEnding
 from torchipu.host.emit import conv_product
+from torchipu.host.emit.conv_weights import weights_as_held
 from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -64,7 +65,7 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
             flags |= ConvEnding.IS_RELU
     out = plan.output(ops[-1].outputs[0], DType.FLOAT, rounded_as=convolution.outputs[0])
     conv_product.emit_convolution(
-        plan, problem_of(convolution).planar, out, plan.value(x, DType.FLOAT), plan.value(weight, DType.FLOAT),
+        plan, problem_of(convolution).planar, out, plan.value(x, DType.FLOAT), weights_as_held(plan, weight),
         bias=plan.value(bias, DType.FLOAT) if bias is not None else None, norm=norm, addend=addend, flags=flags,
         epsilon=epsilon,
     )
