@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class TrainStep(ProgramStep):
             requires a gradient.
 
     Raises:
-        OptionsError: The model is not a module, or the optimiser is of another kind.
+        OptionsError: The model is not a module, the optimiser is of another kind, or the loss is no position.
     """
 
     default_output_mode = "final"
@@ -58,6 +59,12 @@ class TrainStep(ProgramStep):
             raise OptionsError(
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}", option="optimizer",
                 value=optimizer, remedy="give torch.optim.SGD(model.parameters(), lr=...), or InferenceStep none",
+            )
+        if loss is not None and (isinstance(loss, bool) or not isinstance(loss, Integral)):
+            raise OptionsError(
+                f"loss must be a position among the results of forward, got {type(loss).__name__}", option="loss",
+                value=loss, allowed="an int, or None for the only 0-d result that needs a gradient",
+                remedy="let the model's forward compute the loss, and return it among its results",
             )
         self.optimizer = optimizer
         self.loss = loss
