@@ -87,13 +87,15 @@ def run(size: int, recorded: Path = RECORDED, folder: Path = JUDGED) -> dict[str
         folder: Where results are kept as files end.
 
     Returns:
-        files: With tests of kernels.
+        files: With tests of kernels, that were run.
+        all files: With tests of kernels.
         findings: With a kernel among the callers.
         failed: Files of which a test failed, or that did not end.
     """
-    paths = smallest_first()[:size]
+    every = smallest_first()
+    paths = every[:size]
     counts = so_far_and_on("memcheck", "files", recorded, folder, lambda first: map(_of_file, paths[first:]))
-    return {name: counts[name] for name in ("files", "findings", "failed")}
+    return {"all files": len(every)} | {name: counts[name] for name in ("files", "findings", "failed")}
 
 
 def _of_file(path: Path) -> dict[str, int]:
