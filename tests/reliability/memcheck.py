@@ -1,9 +1,9 @@
 """The kernels under memcheck of valgrind: reads of what nobody has written, and beyond what was asked.
 
 ``python -m tests.reliability memcheck --size 3`` runs the tests of so many files below ``tests/kernels``, the smallest
-first, and goes on behind those of earlier runs, one that was broken off among them. Valgrind knows no AVX-512, so that they run with AVX2,
-fifty times as slowly as by themselves. The interpreter and torch are not clean, by design: what counts is findings with
-a kernel of ours among the callers.
+first, and goes on behind those of earlier runs, one that was broken off among them. Valgrind knows no AVX-512, so that
+they run with AVX2, fifty times as slowly as by themselves. The interpreter and torch are not clean, by design: what
+counts is findings with a kernel of ours among the callers.
 """
 
 from __future__ import annotations
