@@ -30,6 +30,11 @@ TYPES: Mapping[str, DType | None] = {"gradient": None, "weight": None, "half": D
 """Types of accumulators and moments by the names that options give them; None is that of what they belong to."""
 
 
+def _is_position(value: object) -> bool:
+    """Whether a value numbers something; True and False, integers to Python, do not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 class TrainStep(ProgramStep):
     """Trains a model on the emulated IPU: forward, loss, backward, accumulation and update are one program.
 
@@ -60,7 +65,7 @@ class TrainStep(ProgramStep):
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}", option="optimizer",
                 value=optimizer, remedy="give torch.optim.SGD(model.parameters(), lr=...), or InferenceStep none",
             )
-        if loss is not None and (isinstance(loss, bool) or not isinstance(loss, Integral)):
+        if loss is not None and not _is_position(loss):
             raise OptionsError(
                 f"loss must be a position among the results of forward, got {type(loss).__name__}", option="loss",
                 value=loss, allowed="an int, or None for the only 0-d result that needs a gradient",
