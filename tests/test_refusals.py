@@ -437,6 +437,14 @@ def test_what_is_no_optimiser_is_refused_before_anything_is_compiled(given):
         TrainStep(torch.nn.Linear(3, 3), given)
 
 
+@pytest.mark.parametrize("loss", [lambda results: results[0], "mean", True, torch.tensor(0.5)])
+def test_a_loss_that_is_no_position_is_refused_before_anything_is_captured(loss: object) -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(OptionsError, match=f"loss must be a position .*, got {type(loss).__name__}"):
+        TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=loss)
+
+
+
 @pytest.mark.parametrize(("refused", "told"), [
     (lambda x: x.to_sparse().to_dense(), "does not support sparse Tensors"),
     (lambda x: x[x.nonzero()[:, 0]], "is not known before the program runs"),

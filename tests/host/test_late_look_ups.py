@@ -118,6 +118,70 @@ def test_products_stay_behind_look_ups_where_that_is_no_gain(options: dict[str, 
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("rows", "table"), [(1, (60, 24)), (35, (60, 128))])
+def test_what_is_added_to_each_row_by_itself_keeps_the_product_behind_the_look_up(
+    rows: int, table: tuple[int, int],
+) -> None:
+    class Added(Read):
+        def __init__(self) -> None:
+            super().__init__(MOVES["as it lies"])
+            self.added = nn.Parameter(torch.randn(rows, 24))
+
+        def forward(self, words: Tensor) -> Tensor:
+            return torch.addmm(self.added, self.words(words).view(35, 128), self.layer.weight.T)
+
+    model = Added()
+    result, tables = made_by(model, WORDS)
+    assert tables == [table]
+    torch.testing.assert_close(result, model.double()(WORDS).float(), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("factors", [{"alpha": 3}, {"beta": 2}])
+def test_half_products_that_are_scaled_stay_behind_look_ups(factors: dict[str, int]) -> None:
+    class Scaled(Read):
+        def forward(self, words: Tensor) -> Tensor:
+            return torch.addmm(self.layer.bias, self.words(words).view(35, 128), self.layer.weight.T, **factors)
+
+    model = Scaled(MOVES["as it lies"]).half()
+    result, tables = made_by(model, WORDS)
+    assert tables == [(60, 128)]
+    exact = model.double()(WORDS)
+    assert ((result - exact).abs() <= exact.abs().clamp(min=1) * 2**-9).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("spare", "table"), [(0, (60, 24)), (-1, (60, 128))])
+def test_products_of_all_rows_take_no_more_than_they_may(
+    spare: int, table: tuple[int, int], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(late_look_ups, "MOST_BYTES", 4 * 60 * 24 + spare)
+    _, tables = made_by(Read(MOVES["as it lies"]), WORDS)
+    assert tables == [table]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("is_random", "table"), [(False, (60, 24)), (True, (60, 128))])
+def test_products_with_what_is_rounded_anew_in_each_call_stay_behind_look_ups(
+    is_random: bool, table: tuple[int, int],
+) -> None:
+    class Scaled(Read):
+        def forward(self, words: Tensor) -> Tensor:
+            return nn.functional.linear(self.words(words), self.layer.weight * 0.3)
+
+    options = {"stochastic_rounding": True, "seed": 3} if is_random else {}
+    _, tables = made_by(Scaled(MOVES["as it lies"]).half(), WORDS, **options)
+    assert tables == [table]
+
+
+@torch.no_grad()
+def test_a_table_without_rows_has_no_products() -> None:
+    result, tables = made_by(Read(MOVES["as it lies"], words=0), WORDS[:0])
+    assert result.shape == (0, 7, 24)
+    assert tables == [(0, 128)]
+
+
+@torch.no_grad()
 def test_two_layers_and_another_reader_share_a_look_up() -> None:
     class Both(Read):
         def forward(self, words: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """The kernels under memcheck of valgrind: reads of what nobody has written, and beyond what was asked.
 
-``python -m tests.reliability memcheck --size 3`` runs the tests of so many files below ``tests/kernels``, and goes on
-behind those of earlier runs, one that was broken off among them. Valgrind knows no AVX-512, so that they run with AVX2,
-fifty times as slowly as by themselves. The interpreter and torch are not clean, by design: what counts is findings with
-a kernel of ours among the callers.
+``python -m tests.reliability memcheck --size 3`` runs the tests of so many files below ``tests/kernels``, the smallest
+first, and goes on behind those of earlier runs, one that was broken off among them. Valgrind knows no AVX-512, so that
+they run with AVX2, fifty times as slowly as by themselves. The interpreter and torch are not clean, by design: what
+counts is findings with a kernel of ours among the callers.
 """
 
 from __future__ import annotations
@@ -73,8 +73,13 @@ def _kinds(path: Path, ours: str) -> list[str]:
     return found
 
 
+def smallest_first() -> list[Path]:
+    """Return the files with tests of kernels in the order in which they run: a short run ends some of them."""
+    return sorted(TESTS.glob("test_*.py"), key=lambda path: (path.stat().st_size, path.name))
+
+
 def run(size: int, recorded: Path = RECORDED, folder: Path = JUDGED) -> dict[str, int]:
-    """Run the tests of so many files, by name, those of earlier runs counted, each file once.
+    """Run the tests of so many files, the smallest first, those of earlier runs counted, each file once.
 
     Args:
         size: How many files.
@@ -82,13 +87,15 @@ def run(size: int, recorded: Path = RECORDED, folder: Path = JUDGED) -> dict[str
         folder: Where results are kept as files end.
 
     Returns:
-        files: With tests of kernels.
+        files: With tests of kernels, that were run.
+        all files: With tests of kernels.
         findings: With a kernel among the callers.
         failed: Files of which a test failed, or that did not end.
     """
-    paths = sorted(TESTS.glob("test_*.py"))[:size]
+    every = smallest_first()
+    paths = every[:size]
     counts = so_far_and_on("memcheck", "files", recorded, folder, lambda first: map(_of_file, paths[first:]))
-    return {name: counts[name] for name in ("files", "findings", "failed")}
+    return {"all files": len(every)} | {name: counts[name] for name in ("files", "findings", "failed")}
 
 
 def _of_file(path: Path) -> dict[str, int]:

@@ -94,8 +94,9 @@ ROWS = (
         (("checked", "address, undefined behaviour: {failed} of {tests:,} tests of kernels"),
          ("races", "ThreadSanitizer on the pool: {races} races in 3 x {programs:,} programs, of which workers "
                    "took {away:,} chunks"),
-         ("memcheck", "valgrind: {findings} findings with a kernel among the callers, {files} files of tests of "
-                      "kernels with AVX2, {failed} failed; each file once, by the version of its day"))),
+         ("memcheck", "valgrind, with AVX2: {findings} findings with a kernel among the callers in {files} of "
+                      "{all files} files of tests of kernels, {failed} failed; each file once, by the version "
+                      "of its day"))),
     Row("threads and forks", "0 wrong of 8 x 1,000 calls, 0 hangs of 100 loaders", "without the interpreter's lock",
         (("callers", "{wrong} wrong of {calls:,} calls in {threads} threads, {failed} threads failed"),
          ("forks", "{hangs} hangs and {wrong} wrong of {loaders} loaders"))),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu import artifacts
 from torchipu._kernels.abi import Call
@@ -53,6 +54,11 @@ from torchipu.report.recorder import is_heard, record
 from torchipu.target import Target
 
 _NO_EFFECT = torch.empty(0)
+
+
+def _is_of_the_user(value: Any) -> bool:
+    """Whether it is a tensor of a type that extends torch's."""
+    return isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +309,13 @@ class Program:
                 found[place] = self.results[place].pick(arguments, ())
             arguments.clear()
             return found
+        if torch._C._len_torch_dispatch_stack() and any(map(_is_of_the_user, arguments)):
+            # At the first call AOT autograd watches operators, and refuses all of tensors of types it does not know.
+            with _disable_current_modes():
+                return self._run(arguments)
+        return self._run(arguments)
+
+    def _run(self, arguments: list[Any]) -> list[Any]:
         values = list(arguments)
         arguments.clear()
         if self.has_effects:  # torch hands None for the token of effects

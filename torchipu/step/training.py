@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -29,6 +30,11 @@ TYPES: Mapping[str, DType | None] = {"gradient": None, "weight": None, "half": D
 """Types of accumulators and moments by the names that options give them; None is that of what they belong to."""
 
 
+def _is_position(value: object) -> bool:
+    """Whether a value numbers something; True and False, integers to Python, do not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 class TrainStep(ProgramStep):
     """Trains a model on the emulated IPU: forward, loss, backward, accumulation and update are one program.
 
@@ -43,7 +49,7 @@ class TrainStep(ProgramStep):
             requires a gradient.
 
     Raises:
-        OptionsError: The model is not a module, or the optimiser is of another kind.
+        OptionsError: The model is not a module, the optimiser is of another kind, or the loss is no position.
     """
 
     default_output_mode = "final"
@@ -58,6 +64,12 @@ class TrainStep(ProgramStep):
             raise OptionsError(
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}", option="optimizer",
                 value=optimizer, remedy="give torch.optim.SGD(model.parameters(), lr=...), or InferenceStep none",
+            )
+        if loss is not None and not _is_position(loss):
+            raise OptionsError(
+                f"loss must be a position among the results of forward, got {type(loss).__name__}", option="loss",
+                value=loss, allowed="an int, or None for the only 0-d result that needs a gradient",
+                remedy="let the model's forward compute the loss, and return it among its results",
             )
         self.optimizer = optimizer
         self.loss = loss
