@@ -26,6 +26,7 @@ def assert_as_eager(model: Any, numbers: range) -> None:
 @pytest.mark.parametrize("model", [
     lambda x, i: (x[i], x[:, i], x[..., i], x[None, i]), lambda x, i: (x[i, i + 1], x[-i - 1], x[1 - i]),
     lambda x, i: (x[i, i : i + 2], x[i : i + 1, i]), lambda x, i: (x[[0, 2], i], x[i, torch.tensor([1, 2])]),
+    lambda x, i: (x.view(2, 2, 6)[..., i], x.view(2, 2, 6)[..., i : i + 2], x.view(4, 2, 3)[i, ..., 1]),
     lambda x, i: (x.select(1, i), torch.select(x, 0, i), x.select(dim=-1, index=i)),
     lambda x, i: (x.narrow(1, i, 2), torch.narrow(x, -1, i, 3), x.narrow(dim=1, start=i, length=1)),
 ])
