@@ -82,3 +82,11 @@ class Orders:
         if any(each.is_contiguous or not each.is_dense for each in lying):
             return set()
         return {each.order for each in lying}
+
+
+def with_channels_last(strides: Mapping[Tensor, tuple[int, ...]]) -> set[Tensor]:
+    """Return which of some images lie, by their strides, with their channels last."""
+    return {
+        tensor for tensor, given in strides.items()
+        if len(tensor.shape) == 4 and HostTensor(0, 0, tensor.shape, given, tensor.dtype).has_channels_last
+    }

@@ -27,7 +27,7 @@ from torchipu.host.late_look_ups import with_late_look_ups
 from torchipu.host.layouts import Layouts
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
-from torchipu.host.orders import Orders
+from torchipu.host.orders import Orders, with_channels_last
 from torchipu.host.plan import HostPlan
 from torchipu.host.random_streams import RandomStreams
 from torchipu.host.recomputation import undone
@@ -129,7 +129,7 @@ class Planner:
         packs_ahead = bool(self.frozen) and not graph.updates
         blocked = graph if self.observation is None else None
         self.terms = Terms(is_strict, packs_ahead, packs_ahead or is_alone)
-        last = _with_channels_last({**dict(input_strides or {}), **expected})
+        last = with_channels_last({**dict(input_strides or {}), **expected})
         self.layouts = Layouts(blocked, self.uses, self.fused, self.terms, last)
         self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
@@ -594,11 +594,3 @@ class Planner:
         if self._depth:  # what a body computes belongs to where the op runs that owns the body
             step.is_hoistable = False
         self.steps.append(step)
-
-
-def _with_channels_last(strides: Mapping[Tensor, tuple[int, ...]]) -> set[Tensor]:
-    """Return which of some images lie, by their strides, with their channels last."""
-    return {
-        tensor for tensor, given in strides.items()
-        if len(tensor.shape) == 4 and HostTensor(0, 0, tensor.shape, given, tensor.dtype).has_channels_last
-    }
