@@ -122,6 +122,12 @@ def input_gain_ns(s: Shape, terms: Terms) -> float:
     return sum(product_gain_ns(part, part.g * part.oc * part.summands, terms) for part in parts)
 
 
+def depthwise_gain_ns(s: Shape) -> float:
+    """Return the nanoseconds that blocks save of a convolution of single channels, or of its input's gradient."""
+    laid_out = DEPTHWISE_ROW_NS * s.n * s.g * s.h + DEPTHWISE_INPUT_NS * s.input_elements
+    return laid_out + DEPTHWISE_NS * s.output_elements
+
+
 def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     inner, ops = _parted(ops)
     if inner:
@@ -131,8 +137,7 @@ def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
         return input_gain_ns(s, terms)
     ended = ACTIVATION_NS * s.output_elements if ops[-1].target != RELU and len(ops) > 1 else 0.0
     if depthwise_blocked.serves(s):
-        laid_out = DEPTHWISE_ROW_NS * s.n * s.g * s.h + DEPTHWISE_INPUT_NS * s.input_elements
-        return laid_out + DEPTHWISE_NS * s.output_elements + ended
+        return depthwise_gain_ns(s) + ended
     return product_gain_ns(s, s.g * s.oc * s.summands, terms, is_plain=_reads_plain(s)) + ended
 
 
