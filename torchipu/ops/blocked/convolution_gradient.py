@@ -20,6 +20,7 @@ from torchipu.ops.blocked.convolution import (
     depthwise_gain_ns,
     emit_convolution,
     emit_input_gradient,
+    grouped_gain_ns,
     input_gain_ns,
     product_gain_ns,
 )
@@ -39,6 +40,8 @@ from torchipu.optable.host_tensor import HostTensor
 
 # As `DEPTHWISE_ROW_NS` and what stands beside it there, of the gradient of the weights.
 DEPTHWISE_WEIGHT_ROW_NS, DEPTHWISE_WEIGHT_NS = 8.0, 0.1
+# As `GROUPED_STRIDED_NS`, of a gradient: without strides, and with them of the input and of the weights.
+GROUPED_LEVEL_NS, GROUPED_PHASES_NS, GROUPED_STRIDED_NS = 0.005, 0.02, 0.015
 DEPTHWISE_PHASES_NS = 0.4  # of an element of the input that the plain form writes phase by phase, with strides
 
 
@@ -53,6 +56,7 @@ def _weight_gain_ns(s: Shape, *, is_strict: bool) -> float:
     lanes = vector_lanes()
     padded = -(-s.ic // (lanes // 2)) * (lanes // 2) / s.ic * (-(-s.oc // lanes) * lanes / s.oc)
     gain = s.macs * (PLAIN_NS - BLOCKED_NS * padded) * 8 / lanes
+    gain += grouped_gain_ns(s, GROUPED_LEVEL_NS, GROUPED_STRIDED_NS)
     return gain + (max(0.0, winograd_weight.saved_ns(s)) if winograd.serves(s) and not is_strict else 0.0)
 
 
@@ -113,7 +117,7 @@ def _input_gain_ns(problem: Problem, terms: Terms) -> float:
         return product_gain_ns(s, s.g * s.oc * s.summands, terms)
     if depthwise_blocked.serves(s):
         return depthwise_gain_ns(s) + (DEPTHWISE_PHASES_NS * s.input_elements if s.sh * s.sw > 1 else 0.0)
-    return input_gain_ns(s, terms)
+    return input_gain_ns(s, terms) + grouped_gain_ns(s, GROUPED_LEVEL_NS, GROUPED_PHASES_NS)
 
 
 def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
