@@ -30,7 +30,7 @@ from torchipu.optable.spec import spec_of
 
 DTYPE_CODES = {
     DType.FLOAT: 0, DType.HALF: 1, DType.BOOL: 2, DType.LONG: 3, DType.INT: 4, DType.SHORT: 5, DType.CHAR: 6,
-    DType.UNSIGNED_CHAR: 7,
+    DType.UNSIGNED_CHAR: 7, DType.BFLOAT: 9,
 }
 # How integers come to a register that holds them as they are: as floats, bools and 64-bit integers do.
 AS_THEY_ARE = {
