@@ -249,6 +249,11 @@ class Program:
         # Who looks at every result looks at floats; plans for many sizes know of floats alone.
         converts = sized is None and not options.floating_point_exceptions and not options.statistics
         self.bfloat_outputs = _bfloats_made(imported, layouts, number) if converts else frozenset()
+        copied = frozenset(
+            number[value] for place, (value, kind) in enumerate(zip(imported.results, kinds, strict=True))
+            if is_visible[place] and kind is Kind.COMPUTED and place not in recipe.written
+            and isinstance(value, Tensor) and value in number
+        )
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads or threads_of_torch(),
             seed=options.seed, frozen=frozen, traps=options.floating_point_exceptions, counts=options.statistics,
@@ -259,6 +264,7 @@ class Program:
             is_alone=recipe.leg is Leg.FORWARD and num_results is None,
             sized=None if sized is None else PlansOfCall(sized[0].without(shown_alone), *sized[1:]),
             bfloats=bfloats if converts else (), bfloat_outputs=self.bfloat_outputs,
+            copied=copied if sized is None else (),
         )
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}

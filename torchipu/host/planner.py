@@ -79,6 +79,7 @@ class Planner:
         lends: Whether steps that call torch may have inputs and results where the caller has them.
         bfloat_inputs: Inputs, floats of the graph, that the caller has as bfloat16.
         bfloat_outputs: Numbers of outputs, floats of the graph, that the caller is given as bfloat16.
+        copied: Numbers of outputs that the caller would copy where they are shown in an input.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
@@ -97,7 +98,7 @@ class Planner:
         written: Mapping[int, int] | None = None, is_strict: bool = False,
         output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
         plain: Collection[int] = (), is_alone: bool = False, lends: bool = False,
-        bfloat_inputs: Collection[Tensor] = (), bfloat_outputs: Collection[int] = (),
+        bfloat_inputs: Collection[Tensor] = (), bfloat_outputs: Collection[int] = (), copied: Collection[int] = (),
     ) -> None:
         replicas = replicas or Replicas()
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
@@ -112,6 +113,7 @@ class Planner:
         self.runs = micro_batches * replicas.count
         self.banked = states_of_replicas(graph) if replicas.count > 1 else frozenset()
         self.may_view_outputs = self.runs == 1 and not states
+        self._copied_outputs = frozenset(copied)
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.written = dict(written or {})
@@ -615,6 +617,7 @@ class Planner:
             is_free = is_free and held.dtype is dtype
             is_view = not is_free and held.dtype is dtype and self.may_view_outputs and allocation.place in (Place.INPUT, Place.OUTPUT)
             is_view = is_view and (held.is_contiguous or tensor not in self.plain)
+            is_view = is_view and not (allocation.place is Place.INPUT and index in self._copied_outputs)
             if is_free:
                 allocation.place, allocation.index = Place.OUTPUT, index
                 held = replace(held, strides=strides or held.strides)  # of dimensions of one element too
