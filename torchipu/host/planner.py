@@ -120,7 +120,9 @@ class Planner:
         self._lends = lends and self.may_view_outputs and not self.written
         expected = {graph.outputs[index]: strides for index, strides in (output_strides or {}).items()}
         free, self.plain = ({graph.outputs[index] for index in numbers} for numbers in (saved, plain))
-        self.bfloats = frozenset(graph.outputs[index] for index in bfloat_outputs)
+        self._bfloat_outputs = frozenset(bfloat_outputs)
+        others = {tensor for index, tensor in enumerate(graph.outputs) if index not in self._bfloat_outputs}
+        self._bfloats = {graph.outputs[index] for index in bfloat_outputs} - others
         self.memory, self.uses = Memory(), Uses(graph)
         self.orders = Orders(self.uses, expected, free, are_kept=bool(input_strides or output_strides))
         self.floats = KeptFloats(self._emit_again, self.memory.scratch, lambda: self.steps[-1])
@@ -218,7 +220,7 @@ class Planner:
         """Return the type in which a result is stored: a chain converts what the caller alone reads."""
         if self._is_moving and tensor.dtype is DType.FLOAT:
             return DType.BFLOAT
-        is_last = tensor in self.bfloats and self._chain.issuperset(self.uses.readers.get(tensor, ()))
+        is_last = tensor in self._bfloats and self._chain.issuperset(self.uses.readers.get(tensor, ()))
         return DType.BFLOAT if is_last and self._chain and self.observation is None else tensor.dtype
 
     def _in_concatenation(self, tensor: Tensor) -> HostTensor | None:
@@ -612,7 +614,7 @@ class Planner:
             strides, allocation = self.orders.expected.get(tensor), self.memory.of(held)
             lies_anyhow = strides is None and tensor in self.orders.saved and held.is_dense
             lying = held.permuted(held.order) if lies_anyhow else held if strides is None else held.in_order_of(strides)
-            dtype = DType.BFLOAT if tensor in self.bfloats else tensor.dtype
+            dtype = DType.BFLOAT if index in self._bfloat_outputs else tensor.dtype
             is_free = allocation.place is Place.ARENA and self.memory.is_all_of(lying) and held.buffer not in pinned
             is_free = is_free and held.dtype is dtype
             is_view = not is_free and held.dtype is dtype and self.may_view_outputs and allocation.place in (Place.INPUT, Place.OUTPUT)
