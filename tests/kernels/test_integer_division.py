@@ -65,9 +65,9 @@ def test_numbers_about_the_limit_of_doubles_are_divided_exactly(way: str) -> Non
 @pytest.mark.parametrize("divisor", [1, 2, 8, 64, 3, 7])
 def test_a_divisor_that_is_known_divides_as_any(dtype: torch.dtype, divisor: int) -> None:
     values = all_or_extremes(dtype)
-    for target, exact in (("aten.floor_divide.Scalar", WAYS["floor"][2]), ("aten.remainder.Scalar", WAYS["remainder"][2])):
+    for target, way in (("aten.floor_divide.Scalar", "floor"), ("aten.remainder.Scalar", "remainder")):
         (ours,), _ = run_op(target, values, divisor, results=[values])
-        assert ours.tolist() == [exact(x, divisor) for x in values.tolist()]
+        assert ours.tolist() == [WAYS[way][2](x, divisor) for x in values.tolist()]
 
 
 @pytest.mark.parametrize("way", WAYS)

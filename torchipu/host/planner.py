@@ -617,7 +617,8 @@ class Planner:
             dtype = DType.BFLOAT if index in self._bfloat_outputs else tensor.dtype
             is_free = allocation.place is Place.ARENA and self.memory.is_all_of(lying) and held.buffer not in pinned
             is_free = is_free and held.dtype is dtype
-            is_view = not is_free and held.dtype is dtype and self.may_view_outputs and allocation.place in (Place.INPUT, Place.OUTPUT)
+            is_view = not is_free and held.dtype is dtype and self.may_view_outputs
+            is_view = is_view and allocation.place in (Place.INPUT, Place.OUTPUT)
             is_view = is_view and (held.is_contiguous or tensor not in self.plain)
             is_view = is_view and not (allocation.place is Place.INPUT and index in self._copied_outputs)
             if is_free:

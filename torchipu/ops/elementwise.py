@@ -61,12 +61,11 @@ def binary(name: str, left: str = "self", right: str = "other", *, integer: str 
 
 def extreme(name: str, of_truths: str) -> Instruction:
     """The larger or the smaller of two arguments: of truth values whether either, or both, are true."""
-    numbers = binary(name)
-
     def build(chain: Chain, op: Op) -> Value:
-        if are_truths(op, "self", "other"):
-            return chain.run(of_truths, chain.argument(op, "self", "b"), chain.argument(op, "other", "b"))
-        return numbers(chain, op)
+        are_all = are_truths(op, "self", "other")
+        kind = "b" if are_all else result_class(op)
+        operation = of_truths if are_all else f"{kind}_{name}"
+        return chain.run(operation, chain.argument(op, "self", kind), chain.argument(op, "other", kind))
 
     return build
 

@@ -37,8 +37,8 @@ VECTOR_OPS = (
     "f_hardshrink", "f_softshrink", "f_shrink_grad", "f_mish_grad", "f_prelu", "f_prelu_grad", "f_prelu_weight_grad",
     "f_glu", "f_glu_gate_grad", "b_signbit", "b_isposinf", "b_isneginf", "b_signbit_l", "f_fmod", "f_remainder",
     "f_floor_div", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh", "f_erfc", "f_hypot",
-    "f_nextafter", "f_asinh", "f_acosh", "f_atanh", "f_erfinv", "f_ndtri", "f_lgamma", "f_digamma", "l_floor_div", "l_trunc_div",
-    "l_remainder", "l_fmod", "l_shift_left", "l_shift_right", *NARROW_OPS,
+    "f_nextafter", "f_asinh", "f_acosh", "f_atanh", "f_erfinv", "f_ndtri", "f_lgamma", "f_digamma",
+    "l_floor_div", "l_trunc_div", "l_remainder", "l_fmod", "l_shift_left", "l_shift_right", *NARROW_OPS,
 )
 """Instructions that take vectors of elements."""
 SCALAR_OPS = (

@@ -1,7 +1,7 @@
 """The differences of all pairs of rows with what is made of them at once: distances, and the gradients of these.
 
-``x.unsqueeze(-2) - y.unsqueeze(-3)`` has as many elements as both tensors multiplied by each other's rows; its norms, or
-its sums weighted by a number for each pair, are taken without storing it.
+``x.unsqueeze(-2) - y.unsqueeze(-3)`` has a row for each pair of rows; its norms, or its sums weighted by a number for
+each pair, are taken without storing it.
 """
 
 from __future__ import annotations
