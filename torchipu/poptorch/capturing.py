@@ -37,6 +37,10 @@ class _Running:
 
 _RUNNING: ContextVar[_Running | None] = ContextVar("running", default=None)
 """Of this thread: another one may call the same module plainly meanwhile."""
+_BODY: ContextVar[Callable[[], contextlib.AbstractContextManager[None]]] = ContextVar(
+    "body", default=contextlib.nullcontext,
+)
+"""What is entered around the capture of a body of a loop or of a choice."""
 _OF_FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 """Logs a traceback of torch's insides for every op that is refused while a model is captured."""
 
@@ -87,6 +91,25 @@ def on_ipu(
             yield
     finally:
         _RUNNING.reset(token)
+
+
+@contextlib.contextmanager
+def bodies_within(body: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+    """Let `in_body` enter a context.
+
+    Args:
+        body: Makes it.
+    """
+    token = _BODY.set(body)
+    try:
+        yield
+    finally:
+        _BODY.reset(token)
+
+
+def in_body() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which bodies of a loop or of a choice are captured, which only the program will run."""
+    return _BODY.get()()
 
 
 class _Quiet:
