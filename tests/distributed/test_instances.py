@@ -87,7 +87,7 @@ def test_horovod_gives_each_process_its_rows(ran: dict[str, list[Any]]) -> None:
 
 
 def test_gradients_flow_back_through_horovods_exchanges(ran: dict[str, list[Any]]) -> None:
-    # Horovod's own: gradients of means are averaged and of sums summed; those of gathered and of broadcast rows averaged.
+    # Horovod's own: gradients of means are averaged, of sums summed; those of gathered and of broadcast rows averaged.
     first, second = ran["horovod_gradients"]
     for found in (first, second):
         assert (found["mean"], found["sum"], found["grouped"]) == ([5.5, 11.0], [11.0, 22.0], [11.0, 22.0])

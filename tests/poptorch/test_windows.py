@@ -149,7 +149,9 @@ def test_windows_of_other_types(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("control", [
     lambda x, i, row: poptorch.for_loop(1, lambda t: [t + row], [x])[0],
     lambda x, i, row: poptorch.cond(i > 1, lambda t: [t + row], [x], lambda t: [t - row], [x])[0],
-    lambda x, i, row: poptorch.for_loop(1, lambda t: [_after(READS["row"], *WRITES["base, window"])(t * 1, i)[0]], [x])[0],
+    lambda x, i, row: poptorch.for_loop(
+        1, lambda t: [_after(READS["row"], *WRITES["base, window"])(t * 1, i)[0]], [x],
+    )[0],
 ])
 def test_bodies_see_windows_as_they_are_and_their_own_end_with_them(control: Any) -> None:
     def model(x: torch.Tensor, i: torch.Tensor) -> Any:

@@ -38,8 +38,8 @@ def assigned(function: Callable[..., Any], args: tuple[Any, ...], is_view: Calla
             )
     if target._base is not None or is_view(target):
         raise createPoptorchError(
-            "tensor.data = value is not supported in forward for a view of another tensor, which it would part from that "
-            "tensor: use tensor.copy_(value) to write into both, or bind the value to a name of its own."
+            "tensor.data = value is not supported in forward for a view of another tensor, which it would leave: "
+            "use tensor.copy_(value) to write into both, or bind the value to a name of its own."
         )
     target.data.copy_(value)
     return None

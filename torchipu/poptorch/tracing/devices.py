@@ -22,9 +22,10 @@ FACTORIES: frozenset[Any] = frozenset({
     torch.randint, torch.randn, torch.randperm, torch.range, torch.tensor, torch.zeros, torch.zeros_like,
 })
 IPU = "ipu"
+_TENSOR: Any = torch.Tensor
 ANSWERS: dict[Any, Any] = {
-    torch.Tensor.device.__get__: torch.device(IPU, 0), torch.Tensor.is_ipu.__get__: True,
-    torch.Tensor.is_cpu.__get__: False, torch.Tensor.get_device: 0, torch.get_device: 0,
+    _TENSOR.device.__get__: torch.device(IPU, 0), _TENSOR.is_ipu.__get__: True, _TENSOR.is_cpu.__get__: False,
+    torch.Tensor.get_device: 0, torch.get_device: 0,
 }
 """What a captured tensor answers who asks where it is."""
 CAPTURED_ON = torch.device("cpu")

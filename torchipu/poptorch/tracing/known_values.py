@@ -69,7 +69,8 @@ class KnownValues:
         """
         if values is not UNKNOWN:
             self._values.update(
-                (id(one), (one, other)) for one, other in zip(tensors_within(captured), tensors_within(values), strict=False)
+                (id(one), (one, other))
+                for one, other in zip(tensors_within(captured), tensors_within(values), strict=False)
                 if isinstance(one, ON_DEVICE)
             )
 

@@ -133,7 +133,8 @@ class Windows:
             self._windows = before
 
     def _of(self, tensor: Any) -> Window | None:
-        return self._windows.get(memory_of(tensor)) if isinstance(tensor, Tensor) else None  # type: ignore[arg-type]
+        memory = memory_of(tensor) if isinstance(tensor, Tensor) else None
+        return None if memory is None else self._windows.get(memory)
 
 
 def memory_of(tensor: Tensor) -> int | None:
@@ -145,7 +146,7 @@ def writes_into(tensor: Tensor) -> int:
     """Return how often the memory of a tensor was written, through whichever view."""
     if not isinstance(tensor, FunctionalTensor):
         return 0
-    return int(torch._functionalize_mutation_counter(tensor.elem))  # type: ignore[attr-defined]
+    return int(torch._functionalize_mutation_counter(tensor.elem))
 
 
 def _note_equal(window: Window) -> None:
