@@ -164,6 +164,62 @@ def test_bodies_see_windows_as_they_are_and_their_own_end_with_them(control: Any
     assert_as_eager(model)
 
 
+class _Table(torch.nn.Module):
+    """A buffer whose rows are read and written in bodies."""
+
+    def __init__(self, use: Callable[..., Any]) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(12.0).reshape(3, 4))
+        self.use = use
+
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> Any:
+        return self.use(self.table, x, i)
+
+
+def _row_grows(table: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> list[torch.Tensor]:
+    row = table[i]
+    table += 1
+    row += x
+    return [x * 2]
+
+
+def _looped(table: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> Any:
+    if poptorch.isRunningOnIpu():
+        return poptorch.for_loop(3, lambda t: _row_grows(table, t, i), [x])[0], table[i]
+    for _ in range(3):
+        (x,) = _row_grows(table, x, i)
+    return x, table[i].clone()
+
+
+@pytest.mark.parametrize("use", [
+    lambda table, x, i: _row_grows(table, x, i)[0] + table[0], _looped,
+    lambda table, x, i: poptorch.cond(i > 1, lambda t: _row_grows(table, t, i), [x], lambda t: [t * 1], [x])[0],
+    lambda table, x, i: table.copy_(torch.cat([table[1:], table[i][None]])) + x,
+])
+def test_buffers_keep_what_is_written_through_windows(use: Any) -> None:
+    model = _Table(use)
+    eager = copy.deepcopy(model)
+    step = poptorch.inferenceModel(model)
+    for number in (1, 2, 0):
+        x, i = torch.full((4,), number + 1.0), torch.tensor(number)
+        torch.testing.assert_close(step(x, i), eager(x, i), rtol=0, atol=0)
+    step.copyWeightsToHost()
+    assert model.table.equal(eager.table)
+
+
+@pytest.mark.parametrize("control", [
+    lambda table, x, part: poptorch.for_loop(2, lambda t: [(table.add_(1), t + part)[1]], [x])[0],
+    lambda table, x, part: poptorch.cond(
+        x.sum() > 0, lambda t: [(table.add_(1), t + part)[1]], [x], lambda t: [t * 1], [x],
+    )[0],
+])
+def test_a_body_that_writes_what_an_earlier_window_is_part_of_is_refused(control: Any) -> None:
+    for read in (lambda table, i: table[i], lambda table, i: table[i : i + 1][0]):
+        model = _Table(lambda table, x, i, read=read: control(table, x, read(table, i)))
+        with pytest.raises(poptorch.Error, match="read it within the body"):
+            poptorch.inferenceModel(model)(torch.ones(4), torch.tensor(1))
+
+
 class _Gated(torch.nn.Module):
     """A row is scaled by a weight, in place or through a window whose base changes."""
 

@@ -54,8 +54,9 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
             carried = [tensor.clone() for tensor in results]
         return carried
     kept = Kept(Reachable(model_on_ipu(), [body]))
-    with in_body():
+    with in_body() as check:
         does = _enclosed(listed, inputs, kept)
+        check(does.taken, does.written)
         _check_like("for_loop", "what the body returned", does.results, "the inputs", inputs)
         results = loop(count, does, inputs)
     _warn_of_changes(kept, "for_loop: every trip begins with what it was before the loop. Let the loop carry it")
@@ -95,8 +96,10 @@ def cond(
         chosen, given = (then, then_inps) if bool(condition) else (otherwise, else_inps)
         return [tensor.clone() for tensor in chosen(*(tensor.clone() for tensor in given))]
     kept = Kept(Reachable(model_on_ipu(), [then_body, else_body]))
-    with in_body():
+    with in_body() as check:
         first, second = _enclosed(then, then_inps, kept), _enclosed(otherwise, else_inps, kept)
+        for side in (first, second):
+            check(side.taken, side.written)
         _check_like("cond", "what else_body returned", second.results, "what then_body returned", first.results)
         results = choice(condition.reshape(()).bool(), first, then_inps, second, else_inps)
     _warn_of_changes(kept, "cond: what it is afterwards is the same whichever body runs. Return it from both")

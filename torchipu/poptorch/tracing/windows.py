@@ -9,17 +9,22 @@ while a model is captured, whoever makes them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from torchipu.poptorch.capturing import BodyCheck
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.tracing.limits import STEPPED
 
 Tensor = torch.Tensor
+PART_OF_WRITTEN = (
+    "A body of poptorch.for_loop or poptorch.cond writes into x, and uses x[i] or another part of x, at a place that only "
+    "the program knows, which was read before the body: read it within the body."
+)
 
 
 @dataclass(slots=True)
@@ -122,13 +127,26 @@ class Windows:
         self._push(self._of(window.base))
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
-        """Let a body of the program begin: it sees all windows as they are, and its own ones end with it."""
+    def apart(self) -> Iterator[BodyCheck]:
+        """Let a body of the program begin: it sees all windows as they are, and its own ones end with it.
+
+        What it gives refuses a body that uses a window from around it, and writes into the tensor of which that is part.
+        """
         for window in list(self._windows.values()):
             self._refresh(window)
         before, self._windows = self._windows, {}
+
+        def check(taken: Sequence[Tensor], written: Sequence[Tensor]) -> None:
+            memories = {memory_of(tensor) for tensor in written}
+            for tensor in taken:
+                window = before.get(memory_of(tensor) or 0)
+                while window is not None:
+                    if memory_of(window.base) in memories:
+                        raise createPoptorchError(PART_OF_WRITTEN)
+                    window = before.get(memory_of(window.base) or 0)
+
         try:
-            yield
+            yield check
         finally:
             self._windows = before
 
