@@ -22,8 +22,8 @@ from torchipu.poptorch.tracing.limits import STEPPED
 
 Tensor = torch.Tensor
 PART_OF_WRITTEN = (
-    "A body of poptorch.for_loop or poptorch.cond writes into x, and uses x[i] or another part of x, at a place that only "
-    "the program knows, which was read before the body: read it within the body."
+    "A body of poptorch.for_loop or poptorch.cond writes into x, and uses x[i] or another part of x, at a place that "
+    "only the program knows, which was read before the body: read it within the body."
 )
 
 
@@ -130,7 +130,7 @@ class Windows:
     def apart(self) -> Iterator[BodyCheck]:
         """Let a body of the program begin: it sees all windows as they are, and its own ones end with it.
 
-        What it gives refuses a body that uses a window from around it, and writes into the tensor of which that is part.
+        What it gives refuses a body that uses a window from around it and writes into the tensor of which it is part.
         """
         for window in list(self._windows.values()):
             self._refresh(window)
