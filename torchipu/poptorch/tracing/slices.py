@@ -117,7 +117,7 @@ class Slices:
         if isinstance(index, _Run):
             return self._is_dynamic(index.start)
         if isinstance(index, Tensor):
-            return index.dim() == 0 and is_index(index) and index.dtype != torch.uint8 and self._value_of(index) is None
+            return index.dim() == 0 and is_index(index) and self._value_of(index) is None
         return isinstance(index, slice) and any(isinstance(b, Tensor) for b in (index.start, index.stop, index.step))
 
     def _bounds(self, window: slice | Tensor | _Run) -> tuple[Tensor, int, int]:
