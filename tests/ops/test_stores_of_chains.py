@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+import torchipu
 
 HALF, FLOAT = torch.float16, torch.float32
 
@@ -70,3 +72,27 @@ def test_what_is_written_over_an_operand_has_been_read_before(
 
     for function in (first_then_read, read_twice, exchanged):
         held_to_eager(function, lying(whole(64, 65, dtype=dtype)), lying(whole(64, 65, dtype=dtype, seed=1)))
+
+
+class Stores(nn.Module):
+    """A product of halves `[7, 9]` that is returned, read as float, put beside others, and turned."""
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        product = a * b
+        return product, product.float(), torch.cat([product, a + b, a - b * b], 1), (a * b * a).t().contiguous()
+
+
+@pytest.mark.parametrize("options", [{}, {"stochastic_rounding": True, "seed": 4}], ids=["nearest", "stochastic"])
+def test_a_rounded_value_is_the_same_half_wherever_it_is_stored(options: dict[str, object]) -> None:
+    a, b = (torch.randn(7, 9, generator=torch.Generator().manual_seed(seed)).half() for seed in (1, 2))
+    product, as_float, joined, turned = torchipu.InferenceStep(
+        Stores(), torchipu.Options(**options),  # type: ignore[arg-type]
+    )(a, b)
+    assert torch.equal(as_float, product.float())
+    assert torch.equal(joined[:, :9], product)
+    x, y = a.double(), b.double()
+    exact = x * y, torch.cat([x * y, x + y, x - y * y], 1), (x * y * x).t()
+    for found, wanted in zip((product, joined, turned), exact, strict=True):
+        # Two roundings at most, each to a half beside what is rounded; of a - b * b the product may be the larger.
+        largest = wanted.abs().clamp(min=float(y.square().max()))
+        assert ((found.double() - wanted).abs() <= 2 * largest * 2.0**-10).all()
