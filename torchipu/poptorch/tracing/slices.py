@@ -67,7 +67,7 @@ class Slices:
         indices = tuple(map(_mask_of_bytes, _members(index)))
         place = next((number for number, one in enumerate(indices) if self._is_dynamic(one)), None)
         if place is None:
-            return function(tensor, indices, *value)
+            return function(tensor, indices if isinstance(index, tuple) else indices[0], *value)
         dim, chosen, left = _dimension(tensor, indices, place), indices[place], slice(None)
         start, size, step = self._bounds(chosen)
         if isinstance(chosen, slice):
