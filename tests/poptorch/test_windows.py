@@ -309,3 +309,18 @@ def test_data_that_forward_assigns_is_kept() -> None:
 def test_data_that_cannot_be_assigned_is_refused(assign: Any, words: str) -> None:
     with pytest.raises(poptorch.Error, match=rf"tensor\.data = value .*{words}"):
         poptorch.inferenceModel(lambda x, i: (assign(x, i), x)[1])(X.clone(), torch.tensor(1))
+
+
+VALUES = {"number": lambda x: 7.0, "element": lambda x: x[1, 2] * 2, "row": lambda x: x[0] * 2}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_where_one_truth_value_is_the_index_all_is_written_or_nothing(name: str) -> None:
+    def model(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y[i.sum() > 1] = VALUES[name](x)
+        return y
+
+    step = poptorch.inferenceModel(model)
+    for number in (1, 2):
+        torch.testing.assert_close(step(X, torch.tensor(number)), model(X, torch.tensor(number)), rtol=0, atol=0)

@@ -48,6 +48,9 @@ class Slices:
         Raises:
             Error: The length of a slice is not known at capture.
         """
+        if function is Tensor.__setitem__ and self._is_condition(args[1]):
+            tensor, condition, value = args
+            return tensor.copy_(torch.where(condition, value, tensor))
         call = _as_item(function, args, kwargs)
         if call is None or not any(map(self._is_dynamic, _members(call[1]))):
             return NotImplemented
@@ -80,6 +83,11 @@ class Slices:
         if value:
             self.windows.push([part])
         return result
+
+    def _is_condition(self, index: Any) -> bool:
+        """Whether an index is one truth value that is not known at capture: by it all is written, or nothing."""
+        is_truth = isinstance(index, Tensor) and index.dtype == torch.bool and not index.dim()
+        return is_truth and self._value_of(index) is None
 
     def _is_dynamic(self, index: Any) -> bool:
         """Whether an index is a window, or a number that is not known at capture."""
