@@ -218,3 +218,17 @@ def test_tensors_that_lie_as_those_of_the_first_call_are_quick(made: list[progra
     for given in (wide, x.double(), torch._neg_view(FIRST[first](x))):
         assert quick([given, y]) is None
         assert quick([y, given]) is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool], ids=str)
+def test_a_copy_of_an_input_is_made_by_the_plan(dtype: torch.dtype, made: list[programs.Program]) -> None:
+    compiled = torch.compile(lambda x: (x.clone(), x.clone()), backend="ipu")
+    x = torch.randint(0, 2, (30, 40)).to(dtype)
+    for _ in range(3):
+        first, second = compiled(x)
+        assert torch.equal(first, x)
+        assert torch.equal(second, x)
+        assert len({value.data_ptr() for value in (x, first, second)}) == 3
+        first.zero_()
+    assert made[0].quick is not None
