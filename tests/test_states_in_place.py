@@ -189,11 +189,14 @@ def test_only_weights_that_lie_otherwise_are_copied(iterations: int) -> None:
     assert [name for name, one in model.named_parameters() if one.data_ptr() not in held] == ["first.weight"]
 
 
-def test_an_argument_that_is_a_weight_keeps_the_value_that_it_came_with() -> None:
+@pytest.mark.parametrize("first", [6, 1, 11], ids=["the weight", "ends in it", "begins in it"])
+def test_an_argument_in_the_memory_of_a_weight_keeps_the_value_that_it_came_with(first: int) -> None:
+    memory = torch.arange(18.0)
+
     class Product(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = nn.Parameter(torch.arange(6.0).reshape(6, 1))
+            self.weight = nn.Parameter(memory[6:12].view(6, 1))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x * self.weight.t()).sum()
@@ -202,13 +205,15 @@ def test_an_argument_that_is_a_weight_keeps_the_value_that_it_came_with() -> Non
     step = torchipu.TrainStep(
         model, torch.optim.SGD(model.parameters(), lr=1.0), torchipu.Options(device_iterations=3, output_mode="all"),
     )
-    losses = step(model.weight.detach())
-    x, weight, expected = torch.arange(6.0).reshape(3, 2), torch.arange(6.0), []
+    argument = memory[first : first + 6].view(6, 1)
+    x, weight, expected = argument.clone().reshape(3, 2), memory[6:12].clone(), []
+    losses = step(argument)
     for pair in x:
         expected.append(float(pair.sum() * weight.sum()))
         weight = weight - pair.sum()
     assert losses.tolist() == expected
     assert model.weight.flatten().tolist() == weight.tolist()
+    assert memory.data_ptr() + 24 == model.weight.data_ptr() == next(iter(step.states_on_device().values())).data_ptr()
 
 
 @pytest.mark.parametrize("has_copies", [False, True])

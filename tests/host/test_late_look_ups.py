@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import torchipu
 from tests.raised import our_error
+from torchipu.capture.host_calls import register_host_function
 from torchipu.host import late_look_ups, planner
 
 WORDS = torch.randint(60, (5, 7), generator=torch.Generator().manual_seed(1))
@@ -172,6 +173,36 @@ def test_products_with_what_is_rounded_anew_in_each_call_stay_behind_look_ups(
     options = {"stochastic_rounding": True, "seed": 3} if is_random else {}
     _, tables = made_by(Scaled(MOVES["as it lies"]).half(), WORDS, **options)
     assert tables == [table]
+
+
+ANEW: dict[str, Callable[[Tensor], Tensor]] = {
+    "of a function on the host": lambda weight: torch.ops.torchipu.call_host(
+        [weight], "more at each call", "{}", f'[[{list(weight.shape)}, "float32"]]',
+    )[0],
+    "chosen by a condition": lambda weight: torch.cond(weight.sum() > 0, torch.neg, torch.abs, (weight,)),
+    "drawn at random": lambda weight: nn.functional.dropout(weight, 0.5, training=True),
+}
+
+
+@torch.no_grad()
+@pytest.mark.whole
+@pytest.mark.parametrize("name", ANEW)
+def test_products_with_what_each_call_makes_anew_stay_behind_look_ups(name: str) -> None:
+    """All rows of the table would be multiplied in each call, and not once for all of them."""
+
+    class Made(Read):
+        def forward(self, words: Tensor) -> Tensor:
+            return nn.functional.linear(self.words(words), ANEW[name](self.layer.weight))
+
+    called: list[Tensor] = []
+
+    def more_at_each_call(inputs: Sequence[Tensor], _: Mapping[str, object]) -> list[Tensor]:
+        called.append(inputs[0])
+        return [len(called) * inputs[0]]
+
+    register_host_function("more at each call", more_at_each_call)
+    _, tables = made_by(Made(MOVES["as it lies"]), WORDS)
+    assert tables == [(60, 128)]
 
 
 @torch.no_grad()

@@ -66,3 +66,13 @@ def test_empty_tensors_have_none_and_need_none() -> None:
     model = nn.Linear(6, 3)
     assert compiled(model)(torch.randn(0, 6)).shape == (0, 3)
     assert torchipu.InferenceStep(model)(torch.randn(0, 6)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_an_argument_without_elements_needs_no_memory(door: str) -> None:
+    model = nn.Linear(6, 3).requires_grad_(False)
+    run = DOORS[door](model)
+    empty = torch.randn(0, 6)
+    assert empty.data_ptr() == 0
+    for _ in range(2):
+        assert run(empty).shape == (0, 3)

@@ -50,8 +50,8 @@ def layers_of(case: tuple) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sh
     torch.manual_seed(5)
     x, weight = torch.randn(n, c, h, w), torch.randn(m, c // g, kh, kw)
     y = F.conv2d(x.double(), weight.double(), None, stride, padding, dilation, g)
-    strides = stride if isinstance(stride, tuple) else (stride, stride)
-    sizes = (n, g, c // g, m // g, h, w, *y.shape[2:], kh, kw, *strides, padding, padding, dilation, dilation)
+    strides, paddings = (pair if isinstance(pair, tuple) else (pair, pair) for pair in (stride, padding))
+    sizes = (n, g, c // g, m // g, h, w, *y.shape[2:], kh, kw, *strides, *paddings, dilation, dilation)
     return x, weight, y, Shape(*sizes)
 
 

@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
+from tests.kernels.elem_planner import MiniPlanner
 from torchipu import InferenceStep, Options
+from torchipu._kernels.table.resample import WINDOW
+from torchipu.ops import resample
 
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "a row in several pieces": ((1, 1, 6000), {"size": 9000, "mode": "linear"}),
@@ -78,6 +81,53 @@ def test_the_bits_do_not_depend_on_threads() -> None:
 
     one, two = (compiled(enlarged, threads)(given) for threads in (1, 2))
     assert one.equal(two)
+
+
+MAPS: dict[str, Callable[[int, int], resample.Taps]] = {
+    "linear": lambda size, result: resample.linear_taps(size, result, False, None),
+    "cubic": lambda size, result: resample.cubic_taps(size, result, False, None),
+    "nearest": lambda size, result: resample.nearest_taps(size, result, None, exact=False),
+    "gradient": lambda size, result: resample.transposed(resample.linear_taps(result, size, False, None)),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize(("size", "result"), [(16, 33), (17, 40), (31, 20)])
+def test_groups_read_whole_vectors_within_a_line_and_sum_what_the_map_says(name: str, size: int, result: int) -> None:
+    taps = MAPS[name](size, result)
+    groups = resample._groups_of(taps)
+    assert groups is not None
+    assert all(0 <= base <= size - WINDOW for base in groups.bases)
+    line = torch.randn(size, dtype=torch.float64)
+    wanted = torch.stack([sum((weight * line[at] for at, weight in row), torch.zeros(())) for row in taps.rows])
+    found, used = list[torch.Tensor](), 0
+    for outputs, width in zip(groups.sizes[::2], groups.sizes[1::2], strict=True):
+        total = torch.zeros(resample.GROUP, dtype=torch.float64)
+        for group in range(used, used + width):
+            at = slice(group * resample.GROUP, (group + 1) * resample.GROUP)
+            read = line[groups.bases[group] : groups.bases[group] + WINDOW]
+            total += torch.tensor(groups.weights[at]) * read[groups.lanes[at]]
+        found, used = [*found, total[:outputs]], used + width
+    torch.testing.assert_close(torch.cat(found), wanted.double(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("image", "size", "between"), [
+    ((4, 100), (40, 50), (4, 50)), ((100, 4), (50, 40), (50, 4)), ((8, 8), (16, 32), (16, 8)),
+    ((8, 10, 30), (16, 40, 15), (8, 10, 15)),
+])
+def test_what_shrinks_is_mapped_before_what_grows(
+    image: tuple[int, ...], size: tuple[int, ...], between: tuple[int, ...],
+) -> None:
+    plan = MiniPlanner()
+    held, out = plan.hold(torch.randn(image)), plan.scratch(size)
+    before = len(plan.buffers)
+    maps = {dim: resample.linear_taps(a, b, False, None) for dim, (a, b) in enumerate(zip(image, size, strict=True))}
+    resample.apply_taps(plan, held, maps, out)
+    floats = [buffer.numel() for buffer in plan.buffers[before:]]
+    assert torch.Size(between).numel() in floats
+    mode = {2: "bilinear", 3: "trilinear"}[len(image)]
+    exact = interpolate(plan.fetch(held)[None, None].double(), size=size, mode=mode)[0, 0]
+    torch.testing.assert_close(plan.fetch(out).double(), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_a_result_that_eager_hands_out_transposed_is_made_so() -> None:

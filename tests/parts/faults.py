@@ -83,6 +83,14 @@ def bare_weights(rank: int) -> dict[str, Any]:
     return told(lambda: step_of(model)(*samples(32)))
 
 
+def shared_buffers(rank: int) -> dict[str, Any]:
+    """Replicas that are to have the same buffers, which the model writes in the part of process 1 alone."""
+    model = Stack()
+    norm = nn.Sequential(nn.Linear(SIZE, SIZE), nn.BatchNorm1d(SIZE))
+    model.blocks[3] = torchipu.BeginBlock(norm, "B3", ipu_id=3)
+    return told(lambda: step_of(model, replicas=2)(*samples(32)))
+
+
 def too_many_ipus(rank: int) -> dict[str, Any]:
     return told(lambda: step_of(ipus_per_process=1)(*samples(32)))
 
@@ -194,6 +202,6 @@ def silent(rank: int) -> dict[str, Any]:
 
 
 HARMLESS = (
-    other_options, other_inputs, other_model, other_call, no_loss, bad_batch, bare_weights, too_many_ipus, uneven_ipus,
-    idle_process, bad_label, bad_word, interrupted,
+    other_options, other_inputs, other_model, other_call, no_loss, bad_batch, bare_weights, shared_buffers,
+    too_many_ipus, uneven_ipus, idle_process, bad_label, bad_word, interrupted,
 )

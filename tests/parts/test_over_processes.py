@@ -124,6 +124,9 @@ DIFFERENT = "the processes of the pipeline differ in "
     ("bare_weights", ("PeerError", "ConstraintError"), (
         "process 1 has failed: ConstraintError: blocks.2.0.weight and 11 more are on the meta device",
         "process 1 has ipus 2 to 3, which use them")),
+    ("shared_buffers", ("PeerError", "OptionsError"), (
+        "process 1 has failed: OptionsError: the model writes buffer 'blocks.3.1.running_mean' and 2 more",
+        "with replicas=2 broadcast_buffers=True keeps the buffers of all replicas the same")),
     ("too_many_ipus", ("OptionsError", "OptionsError"), (
         "the group has 2 processes, but the model's ipus 0 to 3 at ipus_per_process=1 are for 4",) * 2),
     ("uneven_ipus", ("OptionsError", "OptionsError"), ("2 processes cannot share the model's ipus 0 to 2 evenly",) * 2),

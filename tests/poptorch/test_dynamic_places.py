@@ -69,3 +69,24 @@ def test_a_place_that_is_known_at_capture_is_no_place_of_the_program() -> None:
     step = poptorch.inferenceModel(lambda x: (x[number], x[:, torch.tensor(3)], x.narrow(1, number, 2)))
     torch.testing.assert_close(step(X), (X[2], X[:, 3], X[:, 2:4]))
     assert not any("Gather" in name or "Slice" in name and "Dynamic" in name for name in step.getTensorNames())
+
+
+@pytest.mark.parametrize("model", [
+    lambda x, i: x[torch.tensor(1, dtype=torch.uint8), i],
+    lambda x, i: x[torch.tensor([1, 0, 1, 0], dtype=torch.uint8), i],
+    lambda x, i: x.view(2, 2, 6)[torch.tensor([[1, 0], [0, 1]], dtype=torch.uint8), i],
+    lambda x, i: x.view(2, 2, 6)[torch.tensor([[True, False], [False, True]]), i],
+    lambda x, i: x[True, i], lambda x, i: x[torch.tensor(True), i : i + 2],
+])
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+def test_a_mask_beside_a_place_takes_as_many_dimensions_as_it_has(model: Any) -> None:
+    assert_as_eager(model, range(3))
+
+
+def test_a_byte_is_a_place_where_a_number_is_asked_for_and_a_mask_in_brackets() -> None:
+    step = poptorch.inferenceModel(lambda x, i: (x.select(0, i), x.narrow(1, i, 2), x[i : i + 2]))
+    for number in range(3):
+        found = step(X, torch.tensor(number, dtype=torch.uint8))
+        torch.testing.assert_close(found, (X[number], X[:, number : number + 2], X[number : number + 2]))
+    with pytest.raises(poptorch.Error, match="depends on data"):  # the result has one row of X more, or none
+        poptorch.inferenceModel(lambda x, i: x[i])(X, torch.tensor(1, dtype=torch.uint8))

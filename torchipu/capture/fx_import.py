@@ -555,14 +555,14 @@ def _real(value: torch.Tensor, node: Node) -> torch.Tensor:
     Raises:
         CaptureError: There is none: forward kept the tensor of an earlier run, in a list outside the model perhaps.
     """
-    if isinstance(value, (FakeTensor, FunctionalTensor)) or _lacks_storage(value):
+    if isinstance(value, (FakeTensor, FunctionalTensor)) or _lacks_storage(value) and not value._is_zerotensor():
         raise CaptureError(
             f"{node.name}, of size {list(value.shape)}, was made by an earlier run of forward, which left it outside, "
             "or in the body of a loop or a branch, which does not return it",
             op=node.format_node(), source=source_of(node),
             remedy="make it anew in each run, return it from the body, or keep it in a buffer that forward writes into",
         )
-    return as_bytes(value.detach())
+    return as_bytes(value.detach().clone() if value._is_zerotensor() else value.detach())
 
 
 def _lacks_storage(value: torch.Tensor) -> bool:

@@ -88,7 +88,7 @@ class Arguments:
         for place, name, number, dtype, advance in self._arguments:
             value = tensors[place]
             address = value.data_ptr()
-            if not address and value.numel():
+            if not address and value.numel() and not value._is_zerotensor():
                 raise without_memory(f"of shape {list(value.shape)}, argument {name!r},")
             value = _as_read(value, dtype)
             address = value.data_ptr()

@@ -67,10 +67,10 @@ class Slices:
     def _take(
         self, function: Callable[..., Any], tensor: Tensor, index: Any, value: list[Any], asked: tuple[Tensor, Any],
     ) -> Any:
-        indices = _members(index)
+        indices = tuple(map(_mask_of_bytes, _members(index)))
         place = next((number for number, one in enumerate(indices) if self._is_dynamic(one)), None)
         if place is None:
-            return function(tensor, index, *value)
+            return function(tensor, indices if isinstance(index, tuple) else indices[0], *value)
         dim, chosen, left = _dimension(tensor, indices, place), indices[place], slice(None)
         start, size, step = self._bounds(chosen)
         if isinstance(chosen, slice):
@@ -89,7 +89,7 @@ class Slices:
         if isinstance(index, _Run):
             return self._is_dynamic(index.start)
         if isinstance(index, Tensor):
-            return index.dim() == 0 and is_index(index) and index.dtype != torch.uint8 and self._value_of(index) is None
+            return index.dim() == 0 and is_index(index) and self._value_of(index) is None
         return isinstance(index, slice) and any(isinstance(b, Tensor) for b in (index.start, index.stop, index.step))
 
     def _bounds(self, window: slice | Tensor | _Run) -> tuple[Tensor, int, int]:
@@ -130,12 +130,18 @@ def _as_item(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
     tensor, dim, start = given.get("input"), given.get("dim"), given.get("start")
     if not isinstance(tensor, Tensor) or not isinstance(dim, int) or not isinstance(start, Tensor):
         return None
+    start = start.long() if start.dtype == torch.uint8 else start  # a number here, and no mask
     chosen = start if function in SELECTS else _Run(start, given["length"])
     return tensor, (*(slice(None),) * (dim % max(tensor.dim(), 1)), chosen)
 
 
 def _members(index: Any) -> tuple[Any, ...]:
     return index if isinstance(index, tuple) else (index,)
+
+
+def _mask_of_bytes(index: Any) -> Any:
+    """Return the mask that bytes in brackets are, any other index as it is."""
+    return index.bool() if isinstance(index, Tensor) and index.dtype == torch.uint8 else index
 
 
 def _dimension(tensor: Tensor, indices: tuple[Any, ...], place: int) -> int:
