@@ -164,6 +164,19 @@ def test_bodies_see_windows_as_they_are_and_their_own_end_with_them(control: Any
     assert_as_eager(model)
 
 
+def test_values_are_no_longer_known_after_a_write_through_a_window() -> None:
+    def model(x: torch.Tensor, i: torch.Tensor, asks: bool) -> Any:
+        counts = torch.zeros(3)
+        count = counts[i]
+        count += 5
+        return x * counts[1].item() if asks else x[0, :3] * counts
+
+    x, i = X.clone(), torch.tensor(1)
+    assert poptorch.inferenceModel(lambda x, i: model(x, i, False))(x, i).equal(model(x, i, False))
+    with pytest.raises(poptorch.Error, match="non-constant"):
+        poptorch.inferenceModel(lambda x, i: model(x, i, True))(x, i)
+
+
 class _Table(torch.nn.Module):
     """A buffer whose rows are read and written in bodies."""
 

@@ -35,7 +35,7 @@ class Calls(TorchFunctionMode):
     def __init__(self, tracker: LossTracker, known: KnownValues) -> None:
         super().__init__()
         self.tracker, self.known = tracker, known
-        self.slices = Slices(known.of)
+        self.slices = Slices(known.of, known.forget)
         self.windows = self.slices.windows
         self.limits = Limits()
 

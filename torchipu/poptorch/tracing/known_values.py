@@ -120,7 +120,7 @@ class KnownValues:
             return _made_of_numbers(function, args, kwargs)
         if any(value is None for value in operands) or name == "__set__" or "_foreach_" in name:
             for tensor in tensors_within(args[:1]) if "_foreach_" in name and name.endswith("_") else (target,):
-                self._forget(tensor)
+                self.forget(tensor)
             return UNKNOWN
         if target is not None:
             self._keep(target)
@@ -129,7 +129,7 @@ class KnownValues:
         if name == "__iter__" and values is not UNKNOWN:
             values = _on_host(lambda: list(values))
         if values is UNKNOWN:
-            self._forget(target)
+            self.forget(target)
         return values
 
     def on_host_alone(
@@ -216,8 +216,12 @@ class KnownValues:
             warn_of_write(self._model, target)
             self._written[memory] = (whole, _on_host(lambda: whole.detach().clone()))
 
-    def _forget(self, target: torch.Tensor | None) -> None:
-        """Let nothing be known of a tensor that is written, nor of what shares its memory."""
+    def forget(self, target: torch.Tensor | None) -> None:
+        """Let nothing be known of a tensor that is written, nor of what shares its memory.
+
+        Args:
+            target: The tensor, if there is one.
+        """
         known = None if target is None else self._values.get(id(target))
         if known is not None:
             memory = known[1].untyped_storage()._cdata

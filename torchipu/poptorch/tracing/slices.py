@@ -34,12 +34,15 @@ class Slices:
 
     Args:
         value_of: Gives the value of a tensor that is known at capture, else None.
+        forget: Called with each tensor that is written through a window: its value is no longer known.
     """
 
-    def __init__(self, value_of: Callable[[Tensor], Tensor | None]) -> None:
+    def __init__(
+        self, value_of: Callable[[Tensor], Tensor | None], forget: Callable[[Tensor], None],
+    ) -> None:
         self._differences = KnownDifferences()
         self._value_of = value_of
-        self.windows = Windows()
+        self.windows = Windows(forget)
         self.note = self._differences.note
 
     def take(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -9,7 +9,7 @@ while a model is captured, whoever makes them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,9 +55,14 @@ class Window:
 
 
 class Windows:
-    """The windows of one run of a model's forward."""
+    """The windows of one run of a model's forward.
 
-    def __init__(self) -> None:
+    Args:
+        forget: Called with each tensor that is written through a window.
+    """
+
+    def __init__(self, forget: Callable[[Tensor], None]) -> None:
+        self._forget = forget
         self._windows: dict[int, Window] = {}
 
     def read(self, base: Tensor, dim: int, places: Tensor, step: int, asked: tuple[Tensor, Any]) -> Tensor:
@@ -123,6 +128,7 @@ class Windows:
         if window.step != 1:
             raise createPoptorchError(STEPPED)
         window.base.copy_(window.base.index_copy(window.dim, window.places, window.part))
+        self._forget(window.base)
         _note_equal(window)
         self._push(self._of(window.base))
 
