@@ -15,14 +15,14 @@ TI_INLINE void FN(depthwise_sums)(const int np, const int64_t step, const float 
   for (int j = 0; j < np; j++) sum[j] = FN(set)(0);
   for (int64_t r = 0; r < t->rows; r++) {
     const float *p = x + r * t->row_step, *w = t->w + r * t->w_row;
-    for (int64_t c = 0; c < t->columns; c++, p += t->column_step, w += VL) {
+    for (int64_t c = 0; c < t->columns; c++, p += t->column_step, w += t->w_column) {
       const VF weight = FN(load)(w);
 #pragma GCC unroll 8
       for (int j = 0; j < np; j++) sum[j] = FN(fma)(FN(load)(p + j * step), weight, sum[j]);
     }
   }
 #pragma GCC unroll 8
-  for (int j = 0; j < np; j++) FN(store)(y + j * VL, sum[j]);
+  for (int j = 0; j < np; j++) FN(store)(y + j * t->to, sum[j]);
 }
 #undef TI_ACROSS
 #define TI_ACROSS(P_) \
@@ -41,7 +41,7 @@ static void FN(depthwise_run)(const float *x, const FN(depthwise_taps) *t, int64
   const int64_t tiles = ti_ceil(end - first, FN(ACROSS));
   const ti_pieces pixels = ti_pieces_of(end - first, tiles);
   for (int64_t i = 0, c0 = first; i < tiles; c0 += ti_piece(pixels, i++))
-    FN(across_table)[ti_piece(pixels, i) - 1](x + c0 * t->step, t, y + c0 * VL);
+    FN(across_table)[ti_piece(pixels, i) - 1](x + c0 * t->step, t, y + c0 * t->to);
 }
 
 /* Pixels [first, end) whose windows reach over a side of an image of `width` pixels. */
@@ -60,8 +60,8 @@ static void FN(depthwise_side)(const float *x, FN(depthwise_taps) t, const block
 static void FN(depthwise_row)(const float *image, const blocked_window *s, int64_t row, const float *w, const FN(blocked_ending) *e, float *y) {
   const int64_t top = row * s->sh - s->ph;
   const int64_t r0 = ti_min(s->kh, top < 0 ? ti_ceil(-top, s->dh) : 0), r1 = ti_max(r0, ti_min(s->kh, top < s->h ? ti_ceil(s->h - top, s->dh) : 0));
-  const FN(depthwise_taps) t = {.w = w + r0 * s->kw * VL, .rows = r1 - r0, .columns = s->kw, .w_row = s->kw * VL,
-                                .row_step = s->dh * s->w * VL, .column_step = s->dw * VL, .step = s->sw * VL, .width = s->w};
+  const FN(depthwise_taps) t = {.w = w + r0 * s->kw * VL, .rows = r1 - r0, .columns = s->kw, .w_row = s->kw * VL, .w_column = VL, .row_step = s->dh * s->w * VL,
+                                .column_step = s->dw * VL, .step = s->sw * VL, .width = s->w, .to = VL};
   const float *const first_row = image + (top + r0 * s->dh) * s->w * VL, *const x = first_row - s->pw * VL;
   if (FN(slides)(s)) { FN(slide_run)(first_row, &t, s, s->pw, e, y); return; }
   const int64_t last = s->w - 1 - (s->kw - 1) * s->dw + s->pw;  /* where the last window within the image begins */
@@ -87,8 +87,8 @@ TI_KERNEL(depthwise_blocked) {
   const int64_t blocks = ti_ceil(s.g, VL), parts = ti_ceil(s.oh, p->rows), num_taps = s.kh * s.kw, pixels = s.h * s.w;
   const int64_t columns = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1;
   float *const laid_out = (float *)scratch;
-  FN(depthwise_taps) all = {.rows = s.kh, .columns = s.kw, .w_row = s.kw * VL, .row_step = s.dh * columns * VL, .column_step = s.dw * VL,
-                            .step = s.sw * VL, .width = columns};
+  FN(depthwise_taps) all = {.rows = s.kh, .columns = s.kw, .w_row = s.kw * VL, .w_column = VL, .row_step = s.dh * columns * VL, .column_step = s.dw * VL,
+                            .step = s.sw * VL, .width = columns, .to = VL};
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {
     const int64_t row0 = item % parts * p->rows, rows = ti_min(p->rows, s.oh - row0), n = item / parts / blocks, block = item / parts % blocks;
@@ -114,6 +114,80 @@ TI_KERNEL(depthwise_blocked) {
         FN(end_block)(&ending, y - (done - 1) * s.ow * VL, NULL, done * s.ow, 0);
         FN(move_ending)(&ending, done * s.ow * VL);
       }
+    }
+  }
+  return TI_OK;
+}
+
+/* The taps of a dimension that meet results in the pixels of one phase of the stride, `tap_step` taps apart; the first of them
+ * meets result `first` in pixel 0 of the phase, and each next one the result `step` before. */
+typedef struct { int64_t count, tap, tap_step, first, step; } FN(phase);
+
+/* Those of each phase of a stride. */
+static void FN(find_phases)(int64_t taps, int64_t stride, int64_t padding, int64_t dilation, FN(phase) *phases) {
+  int64_t tap_step = 1;
+  while (tap_step * dilation % stride) tap_step++;
+  for (int64_t q = 0; q < stride; q++) {
+    int64_t tap = 0;
+    while (tap < taps && (q + padding - tap * dilation) % stride) tap++;
+    phases[q] = (FN(phase)){ti_ceil(taps - tap, tap_step), tap, tap_step, (q + padding - tap * dilation) / stride, tap_step * dilation / stride};
+  }
+}
+
+/* How many of them meet one of `results` results in pixel j of a phase, from tap `lo` on. */
+static inline int64_t FN(phase_taps)(const FN(phase) *p, int64_t j, int64_t results, int64_t *lo) {
+  const int64_t at = p->first + j, beyond = at - results + 1;
+  *lo = beyond > 0 ? ti_ceil(beyond, p->step) : 0;
+  return ti_max(0, ti_min(p->count, at < 0 ? 0 : at / p->step + 1) - *lo);
+}
+
+/* One row of the gradient of the input, phase by phase; `dy` and `w` are those of a block. */
+static void FN(input_row)(const float *dy, const blocked_window *s, const FN(phase) *down, const FN(phase) *across, int64_t row, const float *w, float *y) {
+  const FN(phase) *const r = down + row % s->sh;
+  int64_t r0;
+  FN(depthwise_taps) t = {.rows = FN(phase_taps)(r, row / s->sh, s->oh, &r0), .w_row = r->tap_step * s->kw * VL, .row_step = -r->step * s->ow * VL,
+                          .step = VL, .to = s->sw * VL};
+  dy += (r->first + row / s->sh - r0 * r->step) * s->ow * VL;
+  w += (r->tap + r0 * r->tap_step) * s->kw * VL;
+  for (int64_t q = 0; q < ti_min(s->sw, s->w); q++) {
+    const FN(phase) *const c = across + q;
+    const int64_t count = ti_ceil(s->w - q, s->sw);
+    const int64_t lo = c->count ? ti_min(count, ti_max(0, (c->count - 1) * c->step - c->first)) : 0;
+    const int64_t hi = c->count ? ti_max(lo, ti_min(count, s->ow - c->first)) : count;
+    t.w_column = c->tap_step * VL, t.column_step = -c->step * VL;
+    for (int64_t j = 0; j < count; j++) {
+      if (j == lo) {  /* all taps */
+        t.w = w + c->tap * VL, t.columns = c->count;
+        FN(depthwise_run)(dy + c->first * VL, &t, lo, hi, y + q * VL);
+        j = hi;
+        if (j == count) break;
+      }
+      int64_t c0;
+      t.columns = FN(phase_taps)(c, j, s->ow, &c0);
+      t.w = w + (c->tap + c0 * c->tap_step) * VL;
+      FN(depthwise_1)(dy + (c->first + j - c0 * c->step) * VL, &t, y + q * VL + j * t.to);
+    }
+  }
+}
+
+TI_KERNEL(depthwise_input_blocked) {
+  const depthwise_input_blocked_ints *const p = (const depthwise_input_blocked_ints *)ints;
+  const blocked_window s = p->window;
+  const int64_t blocks = ti_ceil(s.g, VL), parts = ti_ceil(s.h, p->rows), strip = ti_max(1, FN(ENDED_PIXELS) / s.w);
+  FN(phase) *const down = (FN(phase) *)scratch, *const across = down + s.sh;
+  FN(find_phases)(s.kh, s.sh, s.ph, s.dh, down), FN(find_phases)(s.kw, s.sw, s.pw, s.dw, across);
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t row0 = item % parts * p->rows, row1 = ti_min(s.h, row0 + p->rows), plane = item / parts, block = plane % blocks;
+    FN(blocked_ending) ending = FN(begin_ending)(args + 3, p->flags, TI_ACTIVATION_NONE, blocks * VL, block * VL, args[0], s.g, s.h * s.w);
+    FN(move_ending)(&ending, (plane * s.h + row0) * s.w * VL);
+    for (int64_t row = row0; row < row1; row += strip) {
+      const int64_t rows = ti_min(strip, row1 - row);
+      float *const y = (float *)args[0] + (plane * s.h + row) * s.w * VL;
+      for (int64_t r = 0; r < rows; r++)
+        FN(input_row)((const float *)args[1] + plane * s.oh * s.ow * VL, &s, down, across, row + r, (const float *)args[2] + block * s.kh * s.kw * VL, y + r * s.w * VL);
+      if (p->flags) FN(end_block)(&ending, y, NULL, rows * s.w, 0);
+      FN(move_ending)(&ending, rows * s.w * VL);
     }
   }
   return TI_OK;

@@ -10,11 +10,13 @@ enum { FN(ACROSS) = 8 };  /* pixels that are summed together */
 /* The taps of a window that count, and how far they are apart. */
 typedef struct {
   const float *w;
-  int64_t rows, columns, w_row, row_step, column_step, step;
+  int64_t rows, columns, w_row, w_column, row_step, column_step, step;
   int64_t width;  /* columns of the input; windows of `slide_run` may reach over its sides */
+  int64_t to;     /* from a result to the next; those of `slide_run` adjoin */
 } FN(depthwise_taps);
 
-typedef void (*FN(slider))(const float *, int64_t, const FN(depthwise_taps) *, const FN(blocked_ending) *, const float *, float *);
+/* Pixels of a row from `to` floats on, whose windows begin in a column. */
+typedef void (*FN(slider))(const float *, int64_t, const FN(depthwise_taps) *, const FN(blocked_ending) *, ptrdiff_t to, float *);
 /* By columns of the window, stride and pixels; depthwise_tiles_body.h defines it. */
 extern TI_SHARED const FN(slider) FN(slide_table)[3][2][FN(ACROSS)];
 
@@ -38,6 +40,6 @@ static void FN(slide_run)(const float *x, const FN(depthwise_taps) *t, const blo
   const ti_pieces pixels = ti_pieces_of(s->ow, tiles);
   for (int64_t i = 0, c0 = 0; i < tiles; c0 += ti_piece(pixels, i++)) {
     const int64_t column = c0 * s->sw - padding;
-    sliders[ti_piece(pixels, i) - 1](x + column * VL, column, t, in_registers, in_registers && e->added ? e->added + c0 * VL : NULL, y + c0 * VL);
+    sliders[ti_piece(pixels, i) - 1](x + column * VL, column, t, in_registers, c0 * VL, y);
   }
 }

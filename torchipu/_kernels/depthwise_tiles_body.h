@@ -21,15 +21,18 @@ TI_INLINE void FN(slide)(const int np, const int kw, const int step, const int i
   }
 }
 
-TI_INLINE void FN(scale_sums)(const int np, const FN(blocked_ending) *e, const float *added, VF *sum) {
+TI_INLINE void FN(scale_sums)(const int np, const FN(blocked_ending) *e, ptrdiff_t to, VF *sum) {
   if (e->is_affine) {
     const VF scale = FN(load)(e->scale), shift = FN(load)(e->shift);
 #pragma GCC unroll 8
     for (int j = 0; j < np; j++) sum[j] = FN(fma)(sum[j], scale, shift);
   }
-  if (added)
+  if (e->added)
 #pragma GCC unroll 8
-    for (int j = 0; j < np; j++) sum[j] += FN(load)(added + j * VL);
+    for (int j = 0; j < np; j++) sum[j] += FN(load)(e->added + to + j * VL);
+  if (e->gate)
+#pragma GCC unroll 8
+    for (int j = 0; j < np; j++) sum[j] = FN(gated)(sum[j], FN(load)(e->gate + to + j * VL));
 }
 
 TI_INLINE void FN(activate_sums)(const int np, const int activation, VF *sum) {
@@ -38,12 +41,12 @@ TI_INLINE void FN(activate_sums)(const int np, const int activation, VF *sum) {
 }
 
 TI_INLINE void FN(slide_pixels)(const int np, const int kw, const int step, const float *x, int64_t column, const FN(depthwise_taps) *t,
-                                const FN(blocked_ending) *e, const float *added, float *y) {
+                                const FN(blocked_ending) *e, ptrdiff_t to, float *y) {
   VF sum[FN(ACROSS)];
   if (column >= 0 && column + (np - 1) * step + kw <= t->width) FN(slide)(np, kw, step, 1, x, column, t, sum);
   else FN(slide)(np, kw, step, 0, x, column, t, sum);
   if (e) {
-    FN(scale_sums)(np, e, added, sum);
+    FN(scale_sums)(np, e, to, sum);
     switch (e->activation) {
       case TI_ACTIVATION_RELU: FN(activate_sums)(np, TI_ACTIVATION_RELU, sum); break;
       case TI_ACTIVATION_RELU6: FN(activate_sums)(np, TI_ACTIVATION_RELU6, sum); break;
@@ -53,14 +56,14 @@ TI_INLINE void FN(slide_pixels)(const int np, const int kw, const int step, cons
     }
   }
 #pragma GCC unroll 8
-  for (int j = 0; j < np; j++) FN(store)(y + j * VL, sum[j]);
+  for (int j = 0; j < np; j++) FN(store)(y + to + j * VL, sum[j]);
 }
 #undef TI_SLIDE
 #undef TI_SLIDES
 #undef TI_SLIDERS
 #define TI_SLIDE(P_, K_, S_) \
-  static __attribute__((noinline)) void FN(slide_##P_##_##K_##_##S_)(const float *x, int64_t column, const FN(depthwise_taps) *t, const FN(blocked_ending) *e, const float *added, float *y) { \
-    FN(slide_pixels)(P_, K_, S_, x, column, t, e, added, y); }
+  static __attribute__((noinline)) void FN(slide_##P_##_##K_##_##S_)(const float *x, int64_t column, const FN(depthwise_taps) *t, const FN(blocked_ending) *e, ptrdiff_t to, float *y) { \
+    FN(slide_pixels)(P_, K_, S_, x, column, t, e, to, y); }
 #define TI_SLIDES(K_, S_) TI_SLIDE(1, K_, S_) TI_SLIDE(2, K_, S_) TI_SLIDE(3, K_, S_) TI_SLIDE(4, K_, S_) TI_SLIDE(5, K_, S_) TI_SLIDE(6, K_, S_) TI_SLIDE(7, K_, S_) TI_SLIDE(8, K_, S_)
 #define TI_SLIDERS(K_, S_) {FN(slide_1_##K_##_##S_), FN(slide_2_##K_##_##S_), FN(slide_3_##K_##_##S_), FN(slide_4_##K_##_##S_), \
                             FN(slide_5_##K_##_##S_), FN(slide_6_##K_##_##S_), FN(slide_7_##K_##_##S_), FN(slide_8_##K_##_##S_)}

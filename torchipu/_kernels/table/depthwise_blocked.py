@@ -1,4 +1,4 @@
-"""Kernel of convolutions whose groups have a single channel and a single result, in blocks; see ``blocked_layout``."""
+"""Kernels of convolutions whose groups have a single channel and a single result, in blocks; see ``blocked_layout``."""
 
 from typing import NamedTuple
 
@@ -38,4 +38,33 @@ DEPTHWISE_BLOCKED = Kernel(
     Nothing,
     items="n * blocks * parts of the rows",
     scratch="floats: rows laid out; int32: ow",
+)
+
+
+class DepthwiseInputBlockedInts(NamedTuple):
+    """Integers of ``depthwise_input_blocked``.
+
+    Attributes:
+        window: The convolution; its groups have one channel and one result.
+        rows: Of the gradient of the input of an item.
+        flags: What else it does; see `BlockedEnding`.
+    """
+
+    window: BlockedWindow
+    rows: int
+    flags: int
+
+
+DEPTHWISE_INPUT_BLOCKED = Kernel(
+    "depthwise_input_blocked",
+    {
+        "dx": "[n][blocks][h][w][lanes] = scale (sum of w dy) + shift + addend, 0 where the gate is not above 0",
+        "dy": "[n][blocks][oh][ow][lanes]", "weight": "[blocks][kh][kw][lanes] of `pack_blocked`",
+        "first?": "of `fold_blocked`: only its shift is added", "affine?": "of `fold_blocked`", "addend?": "as dx",
+        "gate?": "as dx", "random*": "words of the ops that round stochastically",
+    },
+    DepthwiseInputBlockedInts,
+    Nothing,
+    items="n * blocks * parts of the rows",
+    scratch="int64: 5 (sh + sw)",
 )

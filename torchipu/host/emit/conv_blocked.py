@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from torchipu._kernels.table.conv_blocked import (
@@ -280,9 +280,20 @@ def _emit_part(
     )
 
 
-def packed(plan: HostPlanner, s: Shape, weight: HostTensor) -> HostTensor:
-    """Return the weights of a convolution, in either order, as ``conv_blocked`` and the kernels beside it read them."""
-    return _packed(plan, forward_part(s), weight)
+def packed(plan: HostPlanner, s: Shape, weight: HostTensor, *, is_turned: bool = False) -> HostTensor:
+    """Return the weights of a convolution, in either order, as ``conv_blocked`` and the kernels beside it read them.
+
+    Args:
+        plan: The planner.
+        s: Sizes of the convolution.
+        weight: Weights, row-major or with their channels last.
+        is_turned: Whether the last tap comes first, as the gradient of the input has it.
+    """
+    part, last = forward_part(s), s.kh * s.kw - 1
+    if is_turned:
+        turned = part.weights._replace(first=last, down=-part.weights.down, across=-part.weights.across)
+        part = replace(part, weights=turned)
+    return _packed(plan, part, weight)
 
 
 def _packed(plan: HostPlanner, part: Part, weight: HostTensor) -> HostTensor:

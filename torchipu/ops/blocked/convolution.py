@@ -31,6 +31,9 @@ PLAIN_NS, BLOCKED_NS = 0.0345, 0.0265  # of a multiplication and addition
 # it, and for a result. Measured with vectors of eight and of sixteen lanes, for which they are about alike, and raised
 # by what `layouts.REORDER_NS` was seen to say too much there.
 DEPTHWISE_ROW_NS, DEPTHWISE_INPUT_NS, DEPTHWISE_NS = 8.0, 0.4, 0.4
+# Saved besides where there are several groups, of whose few channels the plain form reads a pixel for few sums: for a
+# row of results, and for a multiplication and addition where windows have strides. Measured with 8 and with 16 lanes.
+GROUPED_ROW_NS, GROUPED_STRIDED_NS = 8.0, 0.008
 ACTIVATION_NS = 0.4  # for an element, where it would be a pass of its own
 PACK_NS = 0.8  # of a weight
 
@@ -111,6 +114,19 @@ def product_gain_ns(s: Shape, weights: int, terms: Terms, *, is_plain: bool = Fa
     return gain
 
 
+def grouped_gain_ns(s: Shape, level_ns: float, strided_ns: float) -> float:
+    """Return what blocks save besides of a convolution of several groups, or of one of its gradients.
+
+    Args:
+        s: Sizes of the convolution.
+        level_ns: Saved for a multiplication and addition without strides.
+        strided_ns: Likewise with strides.
+    """
+    if s.g == 1:
+        return 0.0
+    return GROUPED_ROW_NS * s.n * s.g * s.oc * s.oh + s.macs * (strided_ns if s.sh * s.sw > 1 else level_ns)
+
+
 def transforms(s: Shape, terms: Terms) -> bool:
     """Whether a convolution of these sizes over blocks is computed by Winograd's transforms."""
     return not terms.is_strict and winograd.serves(s) and winograd.saved_ns(s, packs_ahead=terms.packs_ahead) > 0
@@ -122,6 +138,12 @@ def input_gain_ns(s: Shape, terms: Terms) -> float:
     return sum(product_gain_ns(part, part.g * part.oc * part.summands, terms) for part in parts)
 
 
+def depthwise_gain_ns(s: Shape) -> float:
+    """Return the nanoseconds that blocks save of a convolution of single channels, or of its input's gradient."""
+    laid_out = DEPTHWISE_ROW_NS * s.n * s.g * s.h + DEPTHWISE_INPUT_NS * s.input_elements
+    return laid_out + DEPTHWISE_NS * s.output_elements
+
+
 def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     inner, ops = _parted(ops)
     if inner:
@@ -131,9 +153,9 @@ def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
         return input_gain_ns(s, terms)
     ended = ACTIVATION_NS * s.output_elements if ops[-1].target != RELU and len(ops) > 1 else 0.0
     if depthwise_blocked.serves(s):
-        laid_out = DEPTHWISE_ROW_NS * s.n * s.g * s.h + DEPTHWISE_INPUT_NS * s.input_elements
-        return laid_out + DEPTHWISE_NS * s.output_elements + ended
-    return product_gain_ns(s, s.g * s.oc * s.summands, terms, is_plain=_reads_plain(s)) + ended
+        return depthwise_gain_ns(s) + ended
+    saved = product_gain_ns(s, s.g * s.oc * s.summands, terms, is_plain=_reads_plain(s))
+    return saved + grouped_gain_ns(s, 0.0, GROUPED_STRIDED_NS) + ended
 
 
 def _rounded(ops: Sequence[Op], plan: BlockedPlanner) -> list[OpRounding | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torchipu.host.emit import conv_blocked, conv_weight_blocked, winograd, winograd_weight
+from torchipu.host.emit import conv_blocked, conv_weight_blocked, depthwise_blocked, winograd, winograd_weight
 from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.conv_weights import weights_as_held
@@ -17,8 +17,10 @@ from torchipu.ops.blocked.activations import is_floating, is_of_floats
 from torchipu.ops.blocked.convolution import (
     BLOCKED_NS,
     PLAIN_NS,
+    depthwise_gain_ns,
     emit_convolution,
     emit_input_gradient,
+    grouped_gain_ns,
     input_gain_ns,
     product_gain_ns,
 )
@@ -34,6 +36,13 @@ from torchipu.ops.fusions.conv_epilogue import ADD, addend_of, adds_like
 from torchipu.ops.fusions.conv_gradient_epilogue import BACKWARD
 from torchipu.ops.fusions.picked import RELU_BACKWARD
 from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, Terms, register_blocked
+from torchipu.optable.host_tensor import HostTensor
+
+# As `DEPTHWISE_ROW_NS` and what stands beside it there, of the gradient of the weights.
+DEPTHWISE_WEIGHT_ROW_NS, DEPTHWISE_WEIGHT_NS = 8.0, 0.1
+# As `GROUPED_STRIDED_NS`, of a gradient: without strides, and with them of the input and of the weights.
+GROUPED_LEVEL_NS, GROUPED_PHASES_NS, GROUPED_STRIDED_NS = 0.005, 0.02, 0.015
+DEPTHWISE_PHASES_NS = 0.4  # of an element of the input that the plain form writes phase by phase, with strides
 
 
 def _shape(op: Op) -> Shape:
@@ -42,9 +51,12 @@ def _shape(op: Op) -> Shape:
 
 def _weight_gain_ns(s: Shape, *, is_strict: bool) -> float:
     """Return what blocks save of the gradient of the weights; the kernels take channels by halves of a vector."""
+    if depthwise_blocked.serves(s):
+        return DEPTHWISE_WEIGHT_ROW_NS * s.n * s.g * s.h + DEPTHWISE_WEIGHT_NS * (s.input_elements + s.output_elements)
     lanes = vector_lanes()
     padded = -(-s.ic // (lanes // 2)) * (lanes // 2) / s.ic * (-(-s.oc // lanes) * lanes / s.oc)
     gain = s.macs * (PLAIN_NS - BLOCKED_NS * padded) * 8 / lanes
+    gain += grouped_gain_ns(s, GROUPED_LEVEL_NS, GROUPED_STRIDED_NS)
     return gain + (max(0.0, winograd_weight.saved_ns(s)) if winograd.serves(s) and not is_strict else 0.0)
 
 
@@ -60,6 +72,8 @@ def _serves(op: Op, rows: Rows) -> bool:
     problem = problem_of(op)
     if not problem.is_planar:
         return False
+    if depthwise_blocked.serves(problem.planar):
+        return not problem.is_transposed
     if not present_results(op)[0]:
         return conv_blocked.serves(problem.planar) and _weight_in_blocks(op)
     serves = conv_blocked.serves if problem.is_transposed else conv_blocked.serves_input
@@ -101,7 +115,9 @@ def _input_gain_ns(problem: Problem, terms: Terms) -> float:
     s = problem.planar
     if problem.is_transposed:
         return product_gain_ns(s, s.g * s.oc * s.summands, terms)
-    return input_gain_ns(s, terms)
+    if depthwise_blocked.serves(s):
+        return depthwise_gain_ns(s) + (DEPTHWISE_PHASES_NS * s.input_elements if s.sh * s.sw > 1 else 0.0)
+    return input_gain_ns(s, terms) + grouped_gain_ns(s, GROUPED_LEVEL_NS, GROUPED_PHASES_NS)
 
 
 def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
@@ -127,15 +143,35 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     if result is not None and plan.wanted(result):
         weight = weights_as_held(plan, backward.needed("weight"))
         ending = conv_blocked.Ending(addend=addend, gate=gate, rounded=_rounded(ops, plan))
-        emit = emit_convolution if problem.is_transposed else emit_input_gradient
-        emit(plan, s, plan.blocked_output(result), dy, weight, ending)
+        _emit_input_gradient(plan, problem, plan.blocked_output(result), dy, weight, ending)
     dw, in_blocks = weight_gradient(backward), _weight_in_blocks(backward)
     if dw is not None and in_blocks and plan.wanted(dw):
-        is_transformed = not plan.terms.is_strict and winograd.serves(s) and winograd_weight.saved_ns(s) > 0
-        emit_weight = winograd_weight.emit if is_transformed else conv_weight_blocked.emit
         pair = dy, plan.blocked(backward.needed("input"))
-        emit_weight(plan, s, plan.output(dw, DType.FLOAT), *(reversed(pair) if problem.is_transposed else pair))
+        first, second = reversed(pair) if problem.is_transposed else pair
+        _emit_weight_gradient(plan, s, plan.output(dw, DType.FLOAT), first, second)
     emit_parameter_gradients(backward, plan, has_weight=not in_blocks)
+
+
+def _emit_input_gradient(
+    plan: BlockedPlanner, problem: Problem, dx: HostTensor, dy: HostTensor, weight: HostTensor,
+    ending: conv_blocked.Ending,
+) -> None:
+    s = problem.planar
+    if problem.is_transposed:
+        emit_convolution(plan, s, dx, dy, weight, ending)
+    elif depthwise_blocked.serves(s):
+        depthwise_blocked.emit_input_gradient(plan, s, dx, dy, weight, ending)
+    else:
+        emit_input_gradient(plan, s, dx, dy, weight, ending)
+
+
+def _emit_weight_gradient(plan: BlockedPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
+    """Emit the gradient of the weights of a plain convolution of these sizes."""
+    if depthwise_blocked.serves(s):
+        depthwise_blocked.emit_weight_gradient(plan, s, dw, dy, x)
+        return
+    is_transformed = not plan.terms.is_strict and winograd.serves(s) and winograd_weight.saved_ns(s) > 0
+    (winograd_weight.emit if is_transformed else conv_weight_blocked.emit)(plan, s, dw, dy, x)
 
 
 register_blocked(
