@@ -150,6 +150,34 @@ def normalise_by_horovod(rank: int) -> Any:
     return {name: tensor.tolist() for name, tensor in found.items()}
 
 
+def differentiate_horovod(rank: int) -> Any:
+    """Return gradients of what each exchange gives, weighted by other numbers in each process."""
+    under_torchrun(rank)
+    hvd.init()
+    exchanges = {
+        "mean": lambda x: hvd.allreduce(x), "sum": lambda x: hvd.allreduce(x, op=hvd.Sum),
+        "grouped": lambda x: hvd.grouped_allreduce([x, 2 * x])[1], "broadcast": lambda x: hvd.broadcast(x, 1),
+        "gathered": lambda x: hvd.allgather(x[: rank + 1]), "rows": lambda x: hvd.alltoall(x),
+        "dealt": lambda x: hvd.alltoall(x, splits=[2, 0] if rank else [1, 1])[0],
+        "greatest": lambda x: hvd.allreduce(x, op=hvd.Max) + 0 * x,
+    }
+    found = {}
+    for name, exchange in exchanges.items():
+        values = torch.tensor([1.0, 2.0], requires_grad=True)
+        result = exchange(values)
+        (result * torch.arange(1.0, len(result) + 1) * 10**rank).sum().backward()
+        found[name] = values.grad.tolist()
+    bag = torch.nn.EmbeddingBag(3, 1, mode="sum", sparse=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(bag.parameters(), lr=1.0), sparse_as_dense=True, num_groups=2)
+    before = bag.weight.detach().clone()
+    bag(torch.tensor([[rank, 2]])).sum().backward()
+    optimizer.step()
+    return found | {
+        "sparse": (before - bag.weight.detach()).reshape(-1).tolist(),
+        "sets": error_of(lambda: hvd.init(comm=[0])), "again": hvd.init(comm=[0, 1], process_sets=[]),
+    }
+
+
 def read_share(rank: int, size: int) -> Any:
     """Return what this process reads in three epochs: in order, shuffled, and with nothing dropped."""
     found = {}
@@ -244,6 +272,7 @@ SCENARIOS = {
     "raising": Scenario(raise_in_one, (0, 1)),
     "horovod": Scenario(use_horovod, (0, 1), AT_A_PORT),
     "horovod_rows": Scenario(exchange_rows_by_horovod, (0, 1), AT_A_PORT),
+    "horovod_gradients": Scenario(differentiate_horovod, (0, 1), AT_A_PORT),
     "horovod_norm": Scenario(normalise_by_horovod, (0, 1), AT_A_PORT),
     **{f"share_{n}": Scenario(lambda rank, n=n: read_share(rank, n), tuple(range(n))) for n in (1, 2, 4)},
     "cache": Scenario(compile_with_cache, (0, 1)),

@@ -86,6 +86,20 @@ def test_horovod_gives_each_process_its_rows(ran: dict[str, list[Any]]) -> None:
         assert found["splits"].startswith("ValueError: alltoall: splits [1, 2] must have a number for each of 2 proc")
 
 
+def test_gradients_flow_back_through_horovods_exchanges(ran: dict[str, list[Any]]) -> None:
+    # Horovod's own: gradients of means are averaged, of sums summed; those of gathered and of broadcast rows averaged.
+    first, second = ran["horovod_gradients"]
+    for found in (first, second):
+        assert (found["mean"], found["sum"], found["grouped"]) == ([5.5, 11.0], [11.0, 22.0], [11.0, 22.0])
+        assert found["greatest"] == [0.0, 0.0]
+        assert found["sparse"] == [0.5, 0.5, 1.0]
+        assert found["sets"].startswith("ValueError: hvd.init: all 2 processes are one set")
+    assert (first["broadcast"], second["broadcast"]) == ([0.0, 0.0], [5.5, 11.0])
+    assert (first["gathered"], second["gathered"]) == ([5.5, 0.0], [11.0, 16.5])
+    assert (first["rows"], second["rows"]) == ([1.0, 10.0], [2.0, 20.0])
+    assert (first["dealt"], second["dealt"]) == ([1.0, 10.0], [2.0, 3.0])
+
+
 def test_horovods_batch_norm_is_that_of_one_batch(ran: dict[str, list[Any]]) -> None:
     found = [
         {name: torch.tensor(value, dtype=torch.float64) for name, value in process.items()}
@@ -131,9 +145,26 @@ def test_horovod_without_a_launcher_is_one_process() -> None:
         assert (hvd.broadcast_object(3), hvd.allgather_object(3), hvd.join()) == (3, [3], 0)
         with pytest.raises(ValueError, match="there is no op 2"):
             hvd.allreduce(value, op=2)
+        for exchange in (hvd.allreduce, hvd.allgather, hvd.alltoall, lambda x: hvd.broadcast(x, 0)):
+            weight = torch.tensor([1.0, 2.0], requires_grad=True)
+            (exchange(weight) * weight.detach()).sum().backward()
+            assert weight.grad.tolist() == [1.0, 2.0]
     finally:
         hvd.shutdown()
     assert not hvd.is_initialized()
+
+
+def test_what_horovod_was_built_with_and_where_its_names_lie() -> None:
+    from horovod.torch import compression, functions, mpi_ops, optimizer
+
+    assert hvd.gloo_built()
+    assert hvd.gloo_enabled()
+    for ask in ("mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "cuda_built", "ddl_built"):
+        assert not getattr(hvd, ask)(), ask
+    assert mpi_ops.allreduce_async_ is hvd.allreduce_async_
+    assert functions.broadcast_parameters is hvd.broadcast_parameters
+    assert compression.Compression is hvd.Compression
+    assert optimizer.DistributedOptimizer is hvd.DistributedOptimizer
 
 
 def test_an_installed_horovod_comes_first(tmp_path: Path) -> None:

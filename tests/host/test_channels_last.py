@@ -124,6 +124,30 @@ def test_places_of_the_largest_are_those_of_eager_pytorch(pool: nn.Module) -> No
     torch.testing.assert_close(largest, wanted[0], rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("pool", [
+    nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(3, 2, 1), nn.AdaptiveAvgPool2d((3, 2)), nn.MaxPool3d(2),
+], ids=str)
+@pytest.mark.parametrize("rounds_at_random", [False, True])
+def test_halves_are_pooled_as_they_lie(
+    pool: nn.Module, rounds_at_random: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = planned_kernels(monkeypatch)
+    is_volume = isinstance(pool, nn.MaxPool3d)
+    last = torch.channels_last_3d if is_volume else torch.channels_last
+    x = torch.randn(2, 24, *((4,) if is_volume else ()), 9, 7).half().contiguous(memory_format=last)
+    x = x.requires_grad_()
+    like = pool(x.double())
+    gradient = torch.randn(like.shape).half().contiguous(memory_format=last)
+    compiled = torch.compile(pool, backend="ipu", fullgraph=True, options={"stochastic_rounding": rounds_at_random})
+    found = compiled(x)
+    assert found.stride() == like.stride()
+    torch.testing.assert_close(found.double(), like, rtol=2e-3, atol=2e-3)
+    mine, theirs = (torch.autograd.grad(result, x, gradient.to(result.dtype))[0] for result in (found, like))
+    torch.testing.assert_close(mine.double(), theirs.double(), rtol=2e-3, atol=2e-3)
+    if not rounds_at_random and not is_volume:
+        assert "transpose" not in names
+
+
 @pytest.mark.parametrize("name", ["batch norm", "batch norm and relu"])
 def test_running_statistics_give_the_bits_that_they_give_row_major(name: str) -> None:
     module = _made(name, 37).eval()

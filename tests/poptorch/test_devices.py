@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from tests.poptorch.models import options
@@ -126,3 +127,34 @@ def test_a_model_may_name_the_ipu(device: Any, capsys: Any) -> None:
     x = torch.tensor([1.0, 2.0, 3.0])
     assert poptorch.inferenceModel(model)(x).equal(x * torch.tensor([1.0, 2.0, 3.0]))
     assert "forcing to IPU" not in capsys.readouterr().err
+
+
+def test_tensors_of_forward_lie_on_the_ipu() -> None:
+    asked: list[Any] = []
+
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("offset", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.linear(x)
+            made = torch.arange(4, device=x.device) + torch.full((4,), 2.0, device=hidden.device.type)
+            ours = [x, hidden, self.linear.weight, self.offset, made, x.new_zeros(2), torch.zeros_like(x)]
+            asked.append(([tensor.device for tensor in ours], OUTSIDE.device, x.device == made.device))
+            asked.append([(tensor.is_ipu, tensor.is_cpu, tensor.is_cuda, tensor.get_device()) for tensor in ours])
+            with torch.autocast(device_type=x.device.type, enabled=False), torch.device(x.device):
+                mask = torch.ones(4, 4).tril()
+            kept = torch.utils.checkpoint.checkpoint(torch.sin, hidden, use_reentrant=False)
+            return (mask @ (kept + made + OUTSIDE.to(x.device))) * self.offset
+
+    model, x = Asking(), torch.ones(4)
+    assert model(x).device.type == "cpu"
+    assert asked[0] == ([torch.device("cpu")] * 7, torch.device("cpu"), True)
+    asked.clear()
+    result = run(model)
+    torch.testing.assert_close(result, model(x).detach())
+    assert asked[0] == ([torch.device("ipu", 0)] * 7, torch.device("cpu"), True)
+    assert asked[1] == [(True, False, False, 0)] * 7
+    assert result.device.type == "cpu"

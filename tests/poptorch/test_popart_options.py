@@ -177,6 +177,7 @@ def test_a_machine_of_its_own_has_an_entry_of_its_own_in_the_cache(tmp_path: Pat
     (lambda o: o.connectionType(poptorch.ConnectionType.Never).useIpuModel(True),
      "ConnectionType.Never is not supported for the IPU model"),
     (lambda o: o.useOfflineIpuTarget().useIpuId(3), "useIpuId is not supported by useOfflineIpuTarget"),
+    (lambda o: o.logCycleCount(True).useOfflineIpuTarget(), "logCycleCount is not supported by useOfflineIpuTarget"),
 ])
 def test_options_that_exclude_each_other_are_refused(change: Any, words: str) -> None:
     with pytest.raises(poptorch.Error, match=words):

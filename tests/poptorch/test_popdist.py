@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
 import torch
@@ -109,3 +110,13 @@ def test_a_program_written_for_a_launcher_trains_without_one() -> None:
     training(*batch(8))
     assert not torch.equal(model.head.weight, before)
     training.destroy()
+
+
+def test_options_of_a_launcher_compile_for_a_machine_that_is_not_there(tmp_path: Path) -> None:
+    options = Options().useOfflineIpuTarget()
+    assert not options.exists("ipu_id")
+    training = poptorch.trainingModel(Classifier(), options)
+    training.compileAndExport(str(tmp_path / "model.poptorch"), *batch(2))
+    assert (tmp_path / "model.poptorch").exists()
+    with pytest.raises(AssertionError, match="Trying to run a model on an offline device"):
+        training(*batch(2))

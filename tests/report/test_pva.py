@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -41,6 +42,7 @@ def test_the_alias_is_the_package_itself() -> None:
 
 TUTORIAL = """
 import json
+import pickle
 import sys
 import pva
 
@@ -174,6 +176,8 @@ def test_steps_of_the_execution_are_those_of_the_file(written: tuple[Any, Path])
         assert here.cyclesTo.max == started + cycles
         assert here.cyclesTo.min <= here.cyclesTo.max
         assert here.activeCycles == cycles
+        assert (here.activeCycles.cyclesFrom, here.activeCycles.cyclesTo) == (here.cyclesFrom, here.cyclesTo)
+        assert pickle.loads(pickle.dumps(here.activeCycles)).cyclesTo.max == here.cyclesTo.max
         assert 0 < here.tileBalance <= here.activeTileBalance <= 1
         assert len(found.computeSets) == (category == "compute")
         ways = (here.dataIn, here.dataOut)

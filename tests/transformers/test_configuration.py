@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
+import pickle
 from pathlib import Path
 
 import poptorch
@@ -223,3 +225,10 @@ def test_other_options_reach_poptorch(tmp_path: Path) -> None:
     assert location.toDict() == {"onChip": True, "useReplicatedTensorSharding": False}
     assert inference.available_memory_proportion == {0: 0.1}
     assert not training.exists("random_seed")
+
+
+def test_options_without_effect_are_read_as_they_were_given() -> None:
+    config = IPUConfig(layers_per_ipu=[1, 1], use_popdist=True, of_ours={"a": 1})
+    for read in (config, copy.deepcopy(config), pickle.loads(pickle.dumps(config)), config.for_pod_type("pod4")):
+        assert (read.use_popdist, read.of_ours) == (True, {"a": 1})
+        assert not hasattr(read, "of_nobody")

@@ -13,5 +13,5 @@ enum {
   TI_NUM_CHAIN_OPS
 };
 /* Element types as ints name them. A half word stays what it is in a register, as floats, bools and 64-bit integers do. */
-enum { TI_FLOAT, TI_HALF, TI_BOOL, TI_LONG, TI_INT, TI_SHORT, TI_CHAR, TI_UCHAR, TI_HALFWORD };
+enum { TI_FLOAT, TI_HALF, TI_BOOL, TI_LONG, TI_INT, TI_SHORT, TI_CHAR, TI_UCHAR, TI_HALFWORD, TI_BFLOAT };
 #endif

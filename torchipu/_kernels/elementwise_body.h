@@ -378,19 +378,19 @@ TI_L(and, A &B)
 TI_L(or, A | B)
 TI_L(xor, A ^ B)
 TI_L(not, ~A)
-TI_SCALAR(l, int64_t, int64_t, shift_left, R = B < 0 || B > 63 ? 0 : (int64_t)((uint64_t)A << B))
-TI_SCALAR(l, int64_t, int64_t, shift_right, R = A >> (B < 0 || B > 63 ? 63 : B))
-#define TI_CHECK_DIVISOR if (B == 0) return TI_TRAP_RANGE; if (B == -1) { R = (int64_t)(0 - (uint64_t)A); } else
-TI_SCALAR(l, int64_t, int64_t, floor_div, TI_CHECK_DIVISOR { R = A / B; if (A % B != 0 && (A < 0) != (B < 0)) R--; })
-TI_SCALAR(l, int64_t, int64_t, trunc_div, TI_CHECK_DIVISOR { R = A / B; })
-TI_SCALAR(l, int64_t, int64_t, remainder, { if (B == 0) return TI_TRAP_RANGE; R = B == -1 ? 0 : A % B; if (R != 0 && (R < 0) != (B < 0)) R += B; })
-TI_SCALAR(l, int64_t, int64_t, fmod, { if (B == 0) return TI_TRAP_RANGE; R = B == -1 ? 0 : A % B; })
+/* By fewer than no or by more bits than there are: all bits leave, and those of the sign come in on the left. */
+#define TI_INSIDE ((B >= 0) & (B < 64))
+TI_L(shift_left, (L)((UL)A << (UL)(B & 63)) & TI_INSIDE)
+TI_L(shift_right, A >> ((B & TI_INSIDE) | (63 & ~TI_INSIDE)))
+#undef TI_INSIDE
+
 TI_SCALAR(l, int64_t, int64_t, pow, {
   uint64_t base = (uint64_t)A, power = 1;
   if (B < 0) R = A == 1 ? 1 : A == -1 ? (B & 1 ? -1 : 1) : 0;
   else { for (int64_t e = B; e; e >>= 1) { if (e & 1) power *= base; base *= base; } R = (int64_t)power; }
 })
 
+#include "elementwise_division_body.h"
 #include "elementwise_narrow_body.h"
 #include "elementwise_special_body.h"
 #include "elementwise_operands_body.h"
@@ -545,6 +545,5 @@ TI_KERNEL(chain) {
 #undef TI_B
 #undef TI_SCALAR
 #undef TI_WHERE
-#undef TI_CHECK_DIVISOR
 #undef TI_LOAD_LOOP
 #undef TI_STORE_LOOP

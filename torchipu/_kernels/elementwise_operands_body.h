@@ -25,6 +25,9 @@ static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, lo
       for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
     }
     for (; i < n; i++) out[i] = _cvtsh_ss(((const uint16_t *)src)[i * stride]);
+  } else if (dtype == TI_BFLOAT) {
+    uint32_t *out = (uint32_t *)d;
+    TI_LOAD_LOOP(uint16_t, (uint32_t)x << 16)
   } else if (dtype == TI_BOOL) {
     uint8_t *out = (uint8_t *)d;
     TI_LOAD_LOOP(uint8_t, x)
@@ -45,6 +48,11 @@ static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, lo
 #define TI_STORE_LOOP(type) \
   if (stride == 1) for (long i = 0; i < n; i++) ((type *)dst)[i] = (type)in[i]; \
   else for (long i = 0; i < n; i++) ((type *)dst)[i * stride] = (type)in[i];
+/* The upper half of a float, rounded to nearest even; a NaN stays one. */
+TI_INLINE uint16_t FN(to_bfloat)(uint32_t bits) {
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
+}
 static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, long n) {
   if (dtype == TI_FLOAT) {
     const float *in = (const float *)s;
@@ -54,6 +62,10 @@ static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, l
     long i = 0;
     if (stride == 1) for (; i + VL <= n; i += VL) FN(to_half)((uint16_t *)dst + i, FN(load)(in + i));
     for (; i < n; i++) ((uint16_t *)dst)[i * stride] = _cvtss_sh(in[i], 0);
+  } else if (dtype == TI_BFLOAT) {
+    const uint32_t *in = (const uint32_t *)s;
+    if (stride == 1) for (long i = 0; i < n; i++) ((uint16_t *)dst)[i] = FN(to_bfloat)(in[i]);
+    else for (long i = 0; i < n; i++) ((uint16_t *)dst)[i * stride] = FN(to_bfloat)(in[i]);
   } else if (dtype == TI_BOOL) {
     const uint8_t *in = (const uint8_t *)s;
     TI_STORE_LOOP(uint8_t)
@@ -72,10 +84,10 @@ static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, l
   }
 }
 static inline int FN(host_bytes)(int dtype) {
-  static const int bytes[] = {4, 2, 1, 8, 4, 2, 1, 1, 2};
+  static const int bytes[] = {4, 2, 1, 8, 4, 2, 1, 1, 2, 2};
   return bytes[dtype];
 }
-static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : dtype == TI_HALFWORD ? 2 : 8; }
+static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF || dtype == TI_BFLOAT ? 4 : dtype == TI_BOOL ? 1 : dtype == TI_HALFWORD ? 2 : 8; }
 
 #ifndef TORCHIPU_SHORT_RUNS
 #define TORCHIPU_SHORT_RUNS

@@ -116,11 +116,16 @@ class Recipe:
         parts = parts_of_results(module) if is_inference and not self.written else {}
         shown = [None if fake is None else Shown.of(fake) for fake in imported.result_values]
         given = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+        bfloats = frozenset(
+            tensor for tensor, fake in zip(imported.placeholders, given, strict=True)
+            if isinstance(fake, torch.Tensor) and fake.dtype is torch.bfloat16 and tensor is not None
+        )
         pieces = {
             place: Piece(argument, Shown.of(given[argument]), lies)
             for place, argument in self.pieces(module).items() if (lies := shown[place]) is not None
         }
-        return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic), apart, parts, pieces)
+        return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic), apart, parts, pieces,
+                       bfloats=bfloats)
 
     def pieces(self, module: GraphModule) -> dict[int, int]:
         """Return by number the results that only show elements of a gradient that is given, with its place."""
@@ -184,6 +189,17 @@ def _saved_alone(imported: Imported, number: Mapping[Tensor, int], is_visible: S
     return frozenset(number[value] for value, _ in values if value not in visible)
 
 
+def _bfloats_made(
+    imported: Imported, layouts: Sequence[Layout | None], number: Mapping[Tensor, int],
+) -> frozenset[int]:
+    """Return the numbers of the outputs that reach torch as bfloat16 and as nothing else."""
+    dtypes: dict[int, set[torch.dtype | None]] = {}
+    for value, layout in zip(imported.results, layouts, strict=True):
+        if isinstance(value, Tensor) and value in number:
+            dtypes.setdefault(number[value], set()).add(None if layout is None else layout.dtype)
+    return frozenset(place for place, found in dtypes.items() if found == {torch.bfloat16})
+
+
 class Program:
     """One compiled graph with the border to torch: order, dtypes, strides and aliases as torch expects them.
 
@@ -198,12 +214,13 @@ class Program:
         pieces: By number the results that lie in the memory of an argument, where they may.
         sized: The plans of the graph after all passes as it was before its sizes were known, and what these are; its
             ops may be those with sizes then.
+        bfloats: Inputs of the graph as imported that come as bfloat16.
     """
 
     def __init__(
         self, imported: Imported, graph: Graph, recipe: Recipe, shown: Sequence[Shown | None], kinds: Sequence[Kind],
         apart: frozenset[int], parts: Mapping[int, Part] | None = None, pieces: Mapping[int, Piece] | None = None,
-        sized: tuple[PlansOfResults, Sequence[Any], Settling] | None = None,
+        sized: tuple[PlansOfResults, Sequence[Any], Settling] | None = None, bfloats: frozenset[Tensor] = frozenset(),
     ) -> None:
         self.parts, pieces = parts or {}, pieces or {}
         options, num_results = recipe.options, recipe.num_results
@@ -229,6 +246,14 @@ class Program:
                 self.output_strides |= _strides_to_make(layout, number[value], graph.outputs[number[value]])
                 if layout.strides is None and layout.offset is None:
                     plain.add(number[value])
+        # Who looks at every result looks at floats; plans for many sizes know of floats alone.
+        converts = sized is None and not options.floating_point_exceptions and not options.statistics
+        self.bfloat_outputs = _bfloats_made(imported, layouts, number) if converts else frozenset()
+        copied = frozenset(
+            number[value] for place, (value, kind) in enumerate(zip(imported.results, kinds, strict=True))
+            if is_visible[place] and kind is Kind.COMPUTED and place not in recipe.written
+            and isinstance(value, Tensor) and value in number
+        )
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads or threads_of_torch(),
             seed=options.seed, frozen=frozen, traps=options.floating_point_exceptions, counts=options.statistics,
@@ -238,6 +263,8 @@ class Program:
             saved=_saved_alone(imported, number, is_visible), plain=plain,
             is_alone=recipe.leg is Leg.FORWARD and num_results is None,
             sized=None if sized is None else PlansOfCall(sized[0].without(shown_alone), *sized[1:]),
+            bfloats=bfloats if converts else (), bfloat_outputs=self.bfloat_outputs,
+            copied=copied if sized is None else (),
         )
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
@@ -286,7 +313,7 @@ class Program:
             return None
         for result, number in zip(visible, numbers, strict=True):
             layout = result.fake
-            dtype = TORCH_DTYPES[graph.outputs[number].dtype]
+            dtype = torch.bfloat16 if number in self.bfloat_outputs else TORCH_DTYPES[graph.outputs[number].dtype]
             if layout is not None and not layout.is_as_made(dtype, self.output_strides.get(number)):
                 return None
         return frozenset([*numbers, *away])

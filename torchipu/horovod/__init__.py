@@ -2,3 +2,6 @@
 
 A Horovod that is installed comes first: see ``torchipu/alias.py``.
 """
+
+__version__ = "0.28.1"
+"""The release of Horovod whose names these are: programs ask it."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchipu.horovod.gradients import exchanged
 from torchipu.horovod.processes import place, rank, size
 
 Average, Sum, Min, Max, Product = 0, 1, 3, 4, 5
@@ -38,6 +39,8 @@ def allreduce(
 ) -> torch.Tensor:
     """Return the mean of a tensor over all processes, or what else ``op`` says.
 
+    Gradients of a mean are averaged over the processes, and those of a sum are summed.
+
     Args:
         tensor: One of the same shape and type in each process.
         average: Older form of ``op``: True for Average, False for Sum.
@@ -50,9 +53,7 @@ def allreduce(
     Raises:
         ValueError: `init` has not been called, or there is no such ``op``.
     """
-    return allreduce_(
-        tensor.detach().clone(), average, name, op, prescale_factor, postscale_factor, compression=compression,
-    )
+    return grouped_allreduce([tensor], average, name, compression, op, prescale_factor, postscale_factor)[0]
 
 
 def allreduce_(
@@ -71,10 +72,15 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Do what `allreduce` does with several tensors at once, which costs less than one after another."""
-    copies = [tensor.detach().clone() for tensor in tensors]
-    return grouped_allreduce_(
-        copies, average, name, op, prescale_factor, postscale_factor, compression=compression,
-    )
+    def reduced(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        return grouped_allreduce_(
+            [part.clone() for part in parts], average, name, op, prescale_factor, postscale_factor,
+            compression=compression,
+        )
+
+    if _op(average, op) in (Average, Sum):
+        return exchanged(reduced, reduced, tensors)
+    return reduced([tensor.detach() for tensor in tensors])
 
 
 @torch.no_grad()
@@ -116,12 +122,24 @@ def _op(average: bool | None, op: int | None) -> int:
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     """Return the tensors of all processes, one behind the other along dimension 0, in which they may differ.
 
+    Of gradients a process gets its own rows of the mean over all.
+
     Args:
         tensor: ``[N, ...]``; a scalar counts as ``[1]``.
         name: Taken and not needed.
     """
+    place()
+    own = tensor.reshape(1) if tensor.dim() == 0 else tensor
+
+    def back(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        before = sum(allgather_object(own.shape[0])[: rank()])
+        return [allreduce(gradients[0]).narrow(0, before, own.shape[0])]
+
+    return exchanged(lambda parts: [_gathered(parts[0])], back, [own])[0]
+
+
+def _gathered(own: torch.Tensor) -> torch.Tensor:
     group = place().group
-    own = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
     if group is None:
         return own.clone()
     lengths: list[Any] = [0] * size()
@@ -150,18 +168,26 @@ def alltoall(
     Raises:
         ValueError: The rows cannot be shared out so.
     """
-    own = tensor.detach().contiguous()
-    given = _rows_for_each(own, splits)
-    group = place().group
-    if group is None:
-        received, rows = own.clone(), given
-    else:
+    given = _rows_for_each(tensor, splits)
+    group, rows = place().group, given
+    if group is not None:
         counts = torch.empty(size(), dtype=torch.int64)
         dist.all_to_all_single(counts, torch.tensor(given), group=group)
         rows = counts.tolist()
-        received = own.new_empty((sum(rows), *own.shape[1:]))
-        dist.all_to_all_single(received, own, rows, given, group=group)
+    received = exchanged(
+        lambda parts: [_dealt(parts[0], rows, given)], lambda gradients: [_dealt(gradients[0], given, rows)], [tensor],
+    )[0]
     return received if splits is None else (received, torch.tensor(rows, dtype=torch.int32))
+
+
+def _dealt(own: torch.Tensor, received: list[int], given: list[int]) -> torch.Tensor:
+    """Return rows that all processes have given this one, which gives its own ones to all."""
+    group = place().group
+    if group is None:
+        return own.clone()
+    result = own.new_empty((sum(received), *own.shape[1:]))
+    dist.all_to_all_single(result, own.contiguous(), received, given, group=group)
+    return result
 
 
 def _rows_for_each(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None) -> list[int]:
@@ -190,14 +216,18 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 
 
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
-    """Return the tensor of one process, in all.
+    """Return the tensor of one process, in all; it gets the mean of their gradients, and the others get zeros.
 
     Args:
         tensor: One of the same shape and type in each.
         root_rank: Whose.
         name: Taken and not needed.
     """
-    return broadcast_(tensor.detach().clone(), root_rank, name)
+    def back(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        mean = allreduce(gradients[0])
+        return [mean if rank() == root_rank else torch.zeros_like(mean)]
+
+    return exchanged(lambda parts: [broadcast_(parts[0].clone(), root_rank, name)], back, [tensor])[0]
 
 
 @torch.no_grad()
@@ -236,10 +266,13 @@ def barrier() -> None:
         dist.barrier(group=group)
 
 
-def join() -> int:
+def join(device: int = -1) -> int:
     """Wait until all processes have come here, and return the one that came last.
 
     Processes with less data than the others must not end early: what they miss is not made up for with zeros.
+
+    Args:
+        device: Taken and not needed: tensors are the host's.
     """
     if place().group is None:
         return rank()

@@ -64,6 +64,8 @@ class _Distributed:
             for parameter in chosen:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
+                elif parameter.grad.is_sparse:
+                    parameter.grad = parameter.grad.to_dense()
             if chosen:
                 grouped_allreduce_([p.grad for p in chosen], **self._how)
 
@@ -95,6 +97,7 @@ class _Distributed:
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
     optimizer: torch.optim.Optimizer, named_parameters: Any = None, compression: Any = Compression.none,
     backward_passes_per_step: int = 1, op: int = Average, gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
 ) -> Any:
     """Return an optimiser like another one, which first combines the gradients of all processes in its ``step``.
 
@@ -105,6 +108,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         backward_passes_per_step: Taken and not needed: what has been summed up by the time of a step is combined.
         op: Average or Sum.
         gradient_predivide_factor: By how much gradients are divided before they are summed, and multiplied after.
+        num_groups: Taken and not needed: all gradients go together.
+        groups: The same.
+        sparse_as_dense: Whether gradients may be sparse, which are exchanged as dense ones.
     """
     kind = type(f"Distributed{type(optimizer).__name__}", (_Distributed, type(optimizer)), {})
     twin: Any = object.__new__(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
@@ -43,19 +44,31 @@ class Place:
 _place: Place | None = None
 
 
-def init() -> None:
+def init(comm: Any = None, process_sets: Any = None) -> None:
     """Find the other processes: those of torch.distributed's group where there is one, or of the launcher.
 
+    Args:
+        comm: Numbers of processes, if only these are to exchange values: all of them, or None. Of a communicator of
+            mpi4py, that of all processes.
+        process_sets: None or an empty list: all processes are one set.
+
     Raises:
+        ValueError: Only some processes are asked for.
         RendezvousError: They do not come together.
     """
     global _place
+    started = launched()
+    count = dist.get_world_size() if dist.is_initialized() else started.size if started is not None else 1
+    asked = comm.Get_size() if hasattr(comm, "Get_size") else len(comm or range(count))
+    if asked != count or process_sets:
+        raise ValueError(
+            f"hvd.init: all {count} processes are one set. Exchange in a part of them by torch.distributed.new_group"
+        )
     if _place is not None:
         return
     if dist.is_initialized():
         group = dist.group.WORLD
     else:
-        started = launched()
         group = form(started.rank, started.size) if started is not None and started.size > 1 else None
     name = socket.gethostname()
     if group is None:

@@ -72,6 +72,9 @@ class GraphExecutor:
         plain: Numbers of outputs that the caller would copy where they do not lie row-major.
         is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
         sized: Plans of the same graph with sizes that are known when it is called; its ops may have sizes in them then.
+        bfloats: Inputs, floats of the graph, that come as bfloat16, and are converted by the plan.
+        bfloat_outputs: Numbers of outputs, floats of the graph, that are returned as bfloat16.
+        copied: Numbers of outputs that the caller would copy where they are shown in an input.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class GraphExecutor:
         is_strict: bool = False, written: Mapping[int, int] | None = None,
         output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
         plain: Collection[int] = (), is_alone: bool = False, sized: PlansOfCall | None = None,
+        bfloats: Collection[Tensor] = (), bfloat_outputs: Collection[int] = (), copied: Collection[int] = (),
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
@@ -101,7 +105,11 @@ class GraphExecutor:
         self.last_layout: Layout = None
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
-        self.dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
+        self.bfloats, self.bfloat_outputs = frozenset(bfloats), frozenset(bfloat_outputs)
+        self.copied = frozenset(copied)
+        self.dtypes = [
+            torch.bfloat16 if tensor in self.bfloats else TORCH_DTYPES[tensor.dtype] for tensor in self.arguments
+        ]
         # Hashing a Tensor costs a microsecond, so calls go by position.
         self.fixed = [(place, self.constants[t]) for place, t in enumerate(graph.inputs) if t in self.constants]
 
@@ -115,7 +123,10 @@ class GraphExecutor:
             Values of ``graph.outputs``, in order.
         """
         if is_resting():
-            return zeros_of(self.graph.outputs)
+            zeros = zeros_of(self.graph.outputs)
+            return [
+                zero.bfloat16() if number in self.bfloat_outputs else zero for number, zero in enumerate(zeros)
+            ]
         given = list(tensors)
         places = [place for place, dtype in enumerate(self.dtypes) if given[place].dtype is not dtype]
         converted = [given[place] for place in places], [self.dtypes[place] for place in places]
@@ -206,7 +217,8 @@ class GraphExecutor:
                 host_plan = Planner(
                     graph, input_strides=strides, frozen=self.frozen, observation=observation, written=written,
                     is_strict=self.is_strict, output_strides=self.output_strides, saved=self.saved, plain=self.plain,
-                    is_alone=self.is_alone, lends=True,
+                    is_alone=self.is_alone, lends=True, bfloat_inputs=self.bfloats,
+                    bfloat_outputs=self.bfloat_outputs, copied=self.copied,
                 ).plan()
             bound = BoundPlan(host_plan, graph, shares_arena=not self.traps, observation=observation)
         self.plans[layout, are_apart] = bound

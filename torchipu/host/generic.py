@@ -17,6 +17,7 @@ from torchipu.optable.generic import EFFECT_TOKEN
 TORCH_DTYPES = {
     DType.HALF: torch.float16, DType.FLOAT: torch.float32, DType.INT: torch.int32, DType.LONG: torch.int64,
     DType.SHORT: torch.int16, DType.CHAR: torch.int8, DType.UNSIGNED_CHAR: torch.uint8, DType.BOOL: torch.bool,
+    DType.BFLOAT: torch.bfloat16,
 }
 
 LARGEST_HALF = torch.finfo(torch.float16).max

@@ -77,6 +77,9 @@ class Planner:
         plain: Numbers of outputs that the caller would copy where they do not lie row-major.
         is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
         lends: Whether steps that call torch may have inputs and results where the caller has them.
+        bfloat_inputs: Inputs, floats of the graph, that the caller has as bfloat16.
+        bfloat_outputs: Numbers of outputs, floats of the graph, that the caller is given as bfloat16.
+        copied: Numbers of outputs that the caller would copy where they are shown in an input.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
@@ -95,6 +98,7 @@ class Planner:
         written: Mapping[int, int] | None = None, is_strict: bool = False,
         output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
         plain: Collection[int] = (), is_alone: bool = False, lends: bool = False,
+        bfloat_inputs: Collection[Tensor] = (), bfloat_outputs: Collection[int] = (), copied: Collection[int] = (),
     ) -> None:
         replicas = replicas or Replicas()
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
@@ -109,12 +113,16 @@ class Planner:
         self.runs = micro_batches * replicas.count
         self.banked = states_of_replicas(graph) if replicas.count > 1 else frozenset()
         self.may_view_outputs = self.runs == 1 and not states
+        self._copied_outputs = frozenset(copied)
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.written = dict(written or {})
         self._lends = lends and self.may_view_outputs and not self.written
         expected = {graph.outputs[index]: strides for index, strides in (output_strides or {}).items()}
         free, self.plain = ({graph.outputs[index] for index in numbers} for numbers in (saved, plain))
+        self._bfloat_outputs = frozenset(bfloat_outputs)
+        others = {tensor for index, tensor in enumerate(graph.outputs) if index not in self._bfloat_outputs}
+        self._bfloats = {graph.outputs[index] for index in bfloat_outputs} - others
         self.memory, self.uses = Memory(), Uses(graph)
         self.orders = Orders(self.uses, expected, free, are_kept=bool(input_strides or output_strides))
         self.floats = KeptFloats(self._emit_again, self.memory.scratch, lambda: self.steps[-1])
@@ -139,21 +147,25 @@ class Planner:
         self._current: Op | None = None  # which emits
         self._chain: frozenset[Op] = frozenset()  # with which others
         self._is_in_blocks = False  # the chain that is emitted
+        self._is_moving = False  # what emits, bfloats
         self._concatenations = self._find_concatenations(graph, {*frozen, *states})
         self._order: tuple[int, ...] | None = None  # of dimensions, in which it goes through elements
         self._casts_due: list[tuple[Tensor, Tensor, HostTensor]] = []  # and how they are rounded
         self._counters: list[HostTensor] = []  # of the loops around
         self._depth = 0  # of loops and bodies
-        self._bind_inputs(dict(input_strides or {}), set(states))
+        self._bind_inputs(dict(input_strides or {}), set(states), bfloat_inputs)
         self.sums.allocate(self.values.states)
 
-    def _bind_inputs(self, strides: dict[Tensor, tuple[int, ...]], states: set[Tensor]) -> None:
+    def _bind_inputs(
+        self, strides: dict[Tensor, tuple[int, ...]], states: set[Tensor], bfloats: Collection[Tensor],
+    ) -> None:
         for index, tensor in enumerate(self.graph.inputs):
             place = Place.STATE if tensor in states else Place.INPUT
             place = Place.BANK if tensor in self.banked else place
             if place is Place.STATE and tensor.role is Role.ACCUMULATOR and self.sums.is_folding:
                 place = Place.ACCUMULATOR
-            held = self.memory.storage(tensor.shape, tensor.dtype, place, index, strides.get(tensor))
+            dtype = DType.BFLOAT if tensor in bfloats else tensor.dtype
+            held = self.memory.storage(tensor.shape, dtype, place, index, strides.get(tensor))
             self.values.by_tensor[tensor] = held
             if tensor in states:
                 self.values.states[tensor] = held
@@ -167,6 +179,8 @@ class Planner:
         if self._is_in_blocks and tensor.num_elements > 1:
             return self.blocked(tensor)
         self.layouts.make_plain(tensor, self.values, self)
+        if dtype is None and not self._takes_bfloats and self.values.by_tensor[tensor].dtype is DType.BFLOAT:
+            dtype = DType.FLOAT
         return self.values.given(self, tensor, dtype, contiguous=contiguous)
 
     def may_have_floats(self, tensor: Tensor) -> bool:
@@ -182,13 +196,32 @@ class Planner:
             return self.blocked_output(tensor)
         if self._order is not None:
             return self._output_in_order(tensor, self._order).permuted(self._order)
-        stored = self._in_concatenation(tensor) or self.scratch(tensor.shape, tensor.dtype)
+        stored = self._in_concatenation(tensor) or self.scratch(tensor.shape, self._stored_type(tensor))
         self.values.by_tensor[tensor] = stored
         if dtype is None or dtype is tensor.dtype:
             return stored
         computed = self.scratch(tensor.shape, dtype)
         self._casts_due.append((tensor, rounded_as or tensor, computed))
         return computed
+
+    @property
+    def _takes_bfloats(self) -> bool:
+        """Whether what is emitted reads bfloats as they lie: a chain converts them as they pass, or they are moved."""
+        return self._is_moving or bool(self._chain)
+
+    def _moves_bfloats(self, op: Op) -> bool:
+        """Whether an op only moves elements, and all of them lie as bfloats."""
+        spec, floats = spec_of(op), [tensor for tensor in op.inputs if tensor.dtype is DType.FLOAT]
+        held = [self.values.by_tensor.get(tensor) for tensor in floats]
+        lie_so = [each is not None and each.dtype is DType.BFLOAT for each in held]
+        return spec is not None and spec.moves and bool(floats) and all(lie_so) and self.observation is None
+
+    def _stored_type(self, tensor: Tensor) -> DType:
+        """Return the type in which a result is stored: a chain converts what the caller alone reads."""
+        if self._is_moving and tensor.dtype is DType.FLOAT:
+            return DType.BFLOAT
+        is_last = tensor in self._bfloats and self._chain.issuperset(self.uses.readers.get(tensor, ()))
+        return DType.BFLOAT if is_last and self._chain and self.observation is None else tensor.dtype
 
     def _in_concatenation(self, tensor: Tensor) -> HostTensor | None:
         """Return where a chain's result lies beside others, or the whole where such results lie already."""
@@ -223,16 +256,17 @@ class Planner:
 
     def _output_in_order(self, tensor: Tensor, order: Sequence[int]) -> HostTensor:
         """Return storage for a value that lies in an order of its dimensions."""
-        stored = self.scratch([tensor.shape[dim] for dim in order], tensor.dtype)
+        stored = self.scratch([tensor.shape[dim] for dim in order], self._stored_type(tensor))
         strides = self.orders.strides_in(tensor, order)
         self.values.by_tensor[tensor] = replace(stored, shape=tensor.shape, strides=strides)
         return self.values.by_tensor[tensor]
 
     def blocked(self, tensor: Tensor) -> HostTensor:
         """Return where a value of ``[N, C, H, W]`` lies in the blocked layout, brought there if need be."""
-        is_in_blocks, self._is_in_blocks = self._is_in_blocks, False
+        outside = self._is_in_blocks, self._chain
+        self._is_in_blocks, self._chain = False, frozenset()
         held = self.layouts.blocked(tensor, self)
-        self._is_in_blocks = is_in_blocks
+        self._is_in_blocks, self._chain = outside
         return held
 
     def is_blocked(self, tensor: Tensor) -> bool:
@@ -497,7 +531,9 @@ class Planner:
         elif spec is None or spec.emit is None:  # ATen, which sees the arena as tensors
             self._emit_outside(op, tuple(self._shown_to_torch(op, operand) for operand in op.inputs))
         else:
+            self._is_moving = self._moves_bfloats(op)
             spec.emit(op, self)
+            self._is_moving = False
         self._emit_casts(begin)
 
     def _laid_out(self, tensor: Tensor) -> HostTensor:
@@ -530,6 +566,8 @@ class Planner:
         """Return where a step that calls torch finds an operand row-major: in the arena, or where the caller has it."""
         self.layouts.make_plain(tensor, self.values, self)
         held = self.values.by_tensor[tensor]
+        if held.dtype is DType.BFLOAT:
+            return self.value(tensor)
         places = (Place.ARENA, Place.INPUT) if self._takes_lent(op) else (Place.ARENA,)
         return held if held.is_contiguous and self.memory.of(held).place in places else self._copied(held)
 
@@ -576,14 +614,18 @@ class Planner:
             strides, allocation = self.orders.expected.get(tensor), self.memory.of(held)
             lies_anyhow = strides is None and tensor in self.orders.saved and held.is_dense
             lying = held.permuted(held.order) if lies_anyhow else held if strides is None else held.in_order_of(strides)
+            dtype = DType.BFLOAT if index in self._bfloat_outputs else tensor.dtype
             is_free = allocation.place is Place.ARENA and self.memory.is_all_of(lying) and held.buffer not in pinned
-            is_view = not is_free and self.may_view_outputs and allocation.place in (Place.INPUT, Place.OUTPUT)
+            is_free = is_free and held.dtype is dtype
+            is_view = not is_free and held.dtype is dtype and self.may_view_outputs
+            is_view = is_view and allocation.place in (Place.INPUT, Place.OUTPUT)
             is_view = is_view and (held.is_contiguous or tensor not in self.plain)
+            is_view = is_view and not (allocation.place is Place.INPUT and index in self._copied_outputs)
             if is_free:
                 allocation.place, allocation.index = Place.OUTPUT, index
                 held = replace(held, strides=strides or held.strides)  # of dimensions of one element too
             elif not is_view:
-                target = self.memory.storage(held.shape, held.dtype, Place.OUTPUT, index, strides)
+                target = self.memory.storage(held.shape, dtype, Place.OUTPUT, index, strides)
                 emit_copy(self, target, held)
                 held = target
             outputs.append(held)

@@ -10,7 +10,8 @@ class DType(Enum):
     """Element type of a tensor: name in text, bytes on the host, bytes on the device.
 
     The IPU has no 64-bit integers: ``LONG`` holds torch's int64 exactly on the host and is counted as a
-    32-bit word in tile memory.
+    32-bit word in tile memory. Nor has it ``BFLOAT``, torch's bfloat16: graphs hold floats, and only memory of the
+    caller's that a host plan reads or writes is of that type.
     """
 
     HALF = ("half", 2, 2)
@@ -21,6 +22,7 @@ class DType(Enum):
     CHAR = ("char", 1, 1)
     UNSIGNED_CHAR = ("uchar", 1, 1)
     BOOL = ("bool", 1, 1)
+    BFLOAT = ("bfloat", 2, 4)
 
     def __init__(self, text: str, host_bytes: int, device_bytes: int) -> None:
         self.text = text
@@ -29,8 +31,8 @@ class DType(Enum):
 
     @property
     def is_floating(self) -> bool:
-        """Whether the type is half or float."""
-        return self in (DType.HALF, DType.FLOAT)
+        """Whether the type is half, float or bfloat."""
+        return self in (DType.HALF, DType.FLOAT, DType.BFLOAT)
 
 
 class Role(Enum):

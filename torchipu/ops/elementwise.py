@@ -59,6 +59,17 @@ def binary(name: str, left: str = "self", right: str = "other", *, integer: str 
     return build
 
 
+def extreme(name: str, of_truths: str) -> Instruction:
+    """The larger or the smaller of two arguments: of truth values whether either, or both, are true."""
+    def build(chain: Chain, op: Op) -> Value:
+        are_all = are_truths(op, "self", "other")
+        kind = "b" if are_all else result_class(op)
+        operation = of_truths if are_all else f"{kind}_{name}"
+        return chain.run(operation, chain.argument(op, "self", kind), chain.argument(op, "other", kind))
+
+    return build
+
+
 def scaled_sum(sign: int, left: str = "self", right: str = "other") -> Instruction:
     """``left + sign * alpha * right``."""
 
@@ -81,7 +92,7 @@ def divide(chain: Chain, op: Op) -> Value:
     kind, mode = result_class(op), op.text("rounding_mode", None)
     a, b = chain.argument(op, "self", kind), chain.argument(op, "other", kind)
     if mode == "floor":
-        return chain.run(f"{kind}_floor_div", a, b)
+        return floor_divide(chain, op)
     if kind == "l":
         return chain.run("l_trunc_div", a, b)
     quotient = chain.run("f_div", a, b)
@@ -91,7 +102,29 @@ def divide(chain: Chain, op: Op) -> Value:
 def floor_divide(chain: Chain, op: Op) -> Value:
     """Divide and round down."""
     kind = result_class(op)
-    return chain.run(f"{kind}_floor_div", chain.argument(op, "self", kind), chain.argument(op, "other", kind))
+    a, b = chain.argument(op, "self", kind), chain.argument(op, "other", kind)
+    bits = bits_of_power(chain, b)
+    if bits is not None:
+        return chain.run("l_shift_right", a, chain.scalar(bits, "l"))
+    return chain.run(f"{kind}_floor_div", a, b)
+
+
+def bits_of_power(chain: Chain, divisor: Value) -> int | None:
+    """Return which power of two an integer that divides is; None for any other, and for one that is not known."""
+    number = chain.nodes[divisor.number].constant if divisor.kind == "l" else None
+    if number is None or number < 1 or int(number) & (int(number) - 1):
+        return None
+    return int(number).bit_length() - 1
+
+
+def remainder(chain: Chain, op: Op) -> Value:
+    """What is left by a division that rounds down; it has the sign of the divisor."""
+    kind = result_class(op)
+    a, b = chain.argument(op, "self", kind), chain.argument(op, "other", kind)
+    bits = bits_of_power(chain, b)
+    if bits is not None:
+        return chain.run("l_and", a, chain.scalar((1 << bits) - 1, "l"))
+    return chain.run(f"{kind}_remainder", a, b)
 
 
 def ldexp(chain: Chain, op: Op) -> Value:
@@ -162,10 +195,32 @@ def frexp(chain: Chain, op: Op) -> tuple[Value, Value]:
     return chain.run("f_frexp", value), chain.run("l_frexp_exponent", value)
 
 
+def are_truths(op: Op, *names: str) -> bool:
+    """Return whether arguments are all tensors of truth values: these are compared byte by byte."""
+    tensors = [op.operand(name) for name in names]
+    return all(tensor is not None and tensor.dtype is DType.BOOL for tensor in tensors)
+
+
+def compare_truths(chain: Chain, name: str, a: Value, b: Value) -> Value:
+    """Compare truth values by logic: false is less than true."""
+    match name:
+        case "ne":
+            return chain.run("b_xor", a, b)
+        case "eq":
+            return chain.run("b_not", chain.run("b_xor", a, b))
+        case "lt":
+            return chain.run("b_and", chain.run("b_not", a), b)
+        case _:
+            return chain.run("b_or", chain.run("b_not", a), b)
+
+
 def compare(name: str, *, swap: bool = False) -> Instruction:
     """Compare two arguments in their common type; ``swap`` makes greater-than of less-than."""
 
     def build(chain: Chain, op: Op) -> Value:
+        if are_truths(op, "self", "other"):
+            a, b = chain.argument(op, "self", "b"), chain.argument(op, "other", "b")
+            return compare_truths(chain, name, *((b, a) if swap else (a, b)))
         kind = compute_class(op, "self", "other")
         a, b = chain.argument(op, "self", kind), chain.argument(op, "other", kind)
         return chain.run(f"b_{name}_{kind}", *((b, a) if swap else (a, b)))
@@ -370,12 +425,12 @@ def _register_arithmetic() -> None:
     )
     register_maps("floor_divide floor_divide.Scalar", floor_divide, estimated_map("BinaryOp1D<floor_divide>", 23, 12))
     register_maps(
-        "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor", binary("remainder"),
+        "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor", remainder,
         estimated_map("BinaryOp1D<remainder>", 25, 14),
     )
     register_maps("fmod.Tensor fmod.Scalar", binary("fmod"), estimated_map("BinaryOp1D<fmod>", 25, 14))
-    register_maps("maximum", binary("max"), vector_map("BinaryOp1D<max>", 4, 3))
-    register_maps("minimum", binary("min"), vector_map("BinaryOp1D<min>", 4, 3))
+    register_maps("maximum", extreme("max", "b_or"), vector_map("BinaryOp1D<max>", 4, 3))
+    register_maps("minimum", extreme("min", "b_and"), vector_map("BinaryOp1D<min>", 4, 3))
     register_maps("pow.Tensor_Tensor pow.Scalar", power, POWER)
     by_scalar = _record("aten.pow.Tensor_Scalar", power, POWER)
     register(replace(by_scalar, lower=_lower_power))

@@ -242,7 +242,7 @@ def _serves(op: Op) -> bool:
 
 _LOWER_GRAD = lower_update(indexed.embedding_gradient)
 register(
-    OpSpec("aten.embedding.default", "embedding", lower_take(indexed.embedding), _emit_embedding,
+    OpSpec("aten.embedding.default", "embedding", lower_take(indexed.embedding), _emit_embedding, moves=True,
            supports=_serves),
     OpSpec("aten.embedding_dense_backward.default", "embedding_grad", _LOWER_GRAD, _emit_embedding_grad,
            supports=_serves),

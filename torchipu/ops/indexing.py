@@ -536,15 +536,17 @@ _along("index_copy.default", constraints=(_ONE_TYPE,))
 _along("index_fill.int_Scalar", "index_fill.int_Tensor")
 _LOWER_INDEX_PUT = lower_update(indexed.index_put)
 register(
-    OpSpec("aten.gather.default", "gather", lower_take(indexed.gather), _emit_gather, supports=_has_lines),
+    OpSpec("aten.gather.default", "gather", lower_take(indexed.gather), _emit_gather, moves=True,
+           supports=_has_lines),
     OpSpec("aten.index_select.default", "index_select", lower_take(indexed.index_select),
-           _emit_index_select, supports=_has_index, constraints=(ONE_ROW_OF_INDICES,)),
-    OpSpec("aten.take.default", "take", lower_take(indexed.take), _emit_take, supports=_has_index),
+           _emit_index_select, moves=True, supports=_has_index, constraints=(ONE_ROW_OF_INDICES,)),
+    OpSpec("aten.take.default", "take", lower_take(indexed.take), _emit_take, moves=True,
+           supports=_has_index),
     OpSpec("aten.put.default", "put", lower_update(indexed.put), _emit_put, supports=_has_index,
            constraints=(AS_MANY_AS_INDICES, _ONE_TYPE)),
 )
 for _name in ("index.Tensor", "_unsafe_index.Tensor"):
-    register(OpSpec(f"aten.{_name}", "index", lower_take(indexed.index_tensors), _emit_index,
+    register(OpSpec(f"aten.{_name}", "index", lower_take(indexed.index_tensors), _emit_index, moves=True,
                     supports=_has_index_tensors))
 _VALUES_OF_ONE_TYPE = of_one_type(lambda op: (op.needed("self"), op.needed("values")))
 for _name in ("index_put.default", "_unsafe_index_put.default"):

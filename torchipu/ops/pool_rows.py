@@ -14,8 +14,10 @@ from torchipu.host.emit.items import grain_for
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.emission import emit_cast
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
+from torchipu.optable.random_streams import rounding_stream
 
 LEAST_CHUNK_READS = 20_000  # window elements that make a chunk worth a thread
 CHANNELS_TOGETHER = 64  # that an item puts to their places: their cache lines are whole
@@ -92,6 +94,26 @@ def _are_rows(*values: HostTensor) -> bool:
     return _may_be_rows(*values) and any(held.has_channels_last for held in values)
 
 
+def _is_served(op: Op, result: Tensor) -> bool:
+    """Whether a result is of floats, or of halves that are the nearest: random bits are drawn in row-major order."""
+    is_nearest = rounding_stream(op, result) is None and op.text("half_overflow", "infinity") == "infinity"
+    is_of_type = result.dtype is DType.FLOAT or (result.dtype is DType.HALF and is_nearest)
+    return is_of_type and bool(result.num_elements)
+
+
+def _computed(held: HostTensor, plan: HostPlanner) -> HostTensor:
+    """Return where the floats of a result are computed: where it is held, or beside its halves, in their order."""
+    if held.dtype is DType.FLOAT:
+        return held
+    return plan.scratch([held.shape[dim] for dim in held.order])
+
+
+def _store(held: HostTensor, computed: HostTensor, plan: HostPlanner) -> None:
+    """Make halves of what was computed beside them."""
+    if held.dtype is not DType.FLOAT:
+        emit_cast(plan, held.permuted(held.order), computed)
+
+
 def _windows_step(
     plan: HostPlanner, kernel: Kernel[kernels.WindowRowsInts, Nothing], outputs: Sequence[HostTensor], x: HostTensor,
     ints: kernels.WindowRowsInts, tables: Sequence[Sequence[Window]], rows: int,
@@ -116,8 +138,11 @@ def emit_max_of_rows(
     Returns:
         Whether they lie so; nothing is emitted otherwise.
     """
-    x, (result, places) = plan.value_as_held(op.inputs[0], DType.FLOAT), op.outputs
-    if not _may_be_rows(x) or result.dtype is not DType.FLOAT or not result.num_elements:
+    result, places = op.outputs
+    if not _is_served(op, result):
+        return False
+    x = plan.value_as_held(op.inputs[0], DType.FLOAT)
+    if not _may_be_rows(x):
         return False
     y = plan.output_as_held(result, x)
     is_wanted = plan.wanted(places)
@@ -127,7 +152,9 @@ def emit_max_of_rows(
     image, pooled = sizes_of(op.inputs[0], dimensions), sizes_of(result, dimensions)
     ints = kernels.WindowRowsInts(image, pooled, step, x.shape[1], has_indices=is_wanted)
     rows = x.shape[0] * pooled[0] * pooled[1]
-    _windows_step(plan, kernels.WINDOW_ROWS_MAX, [y, index], x, ints, tables, rows)
+    computed = _computed(y, plan)
+    _windows_step(plan, kernels.WINDOW_ROWS_MAX, [computed, index], x, ints, tables, rows)
+    _store(y, computed, plan)
     return True
 
 
@@ -148,8 +175,11 @@ def emit_mean_of_rows(
     Returns:
         Whether they lie so; nothing is emitted otherwise.
     """
-    x, result = plan.value_as_held(op.inputs[0], DType.FLOAT), op.outputs[0]
-    if not _may_be_rows(x) or result.dtype is not DType.FLOAT or not result.num_elements:
+    result = op.outputs[0]
+    if not _is_served(op, result):
+        return False
+    x = plan.value_as_held(op.inputs[0], DType.FLOAT)
+    if not _may_be_rows(x):
         return False
     y = plan.output_as_held(result, x)
     if not _are_rows(x, y):
@@ -159,7 +189,9 @@ def emit_mean_of_rows(
     ints = kernels.WindowRowsInts(image, pooled, (1, 1, 1), x.shape[1], in_floats=in_floats)
     kernel = kernels.WINDOW_ROWS_MEAN_BACKWARD if is_backward else kernels.WINDOW_ROWS_MEAN
     depth, height, _ = image if is_backward else pooled
-    _windows_step(plan, kernel, [y], x, ints, tables, x.shape[0] * depth * height)
+    computed = _computed(y, plan)
+    _windows_step(plan, kernel, [computed], x, ints, tables, x.shape[0] * depth * height)
+    _store(y, computed, plan)
     return True
 
 
@@ -175,17 +207,21 @@ def emit_places_of_rows(op: Op, plan: HostPlanner, dimensions: int) -> bool:
         Whether they lie so; nothing is emitted otherwise.
     """
     data, indices, result = op.needed("grad_output"), op.needed("indices"), op.outputs[0]
+    if not _is_served(op, result):
+        return False
     x, places = plan.value_as_held(data, DType.FLOAT), plan.value_as_held(indices, DType.LONG)
-    if not _may_be_rows(x, places) or result.dtype is not DType.FLOAT or not result.num_elements:
+    if not _may_be_rows(x, places):
         return False
     y = plan.output_as_held(result, x)
     if not _are_rows(x, y):
         return False
     channels, positions = x.shape[1], prod(sizes_of(result, dimensions))
     items = x.shape[0] * ceil_div(channels, CHANNELS_TOGETHER)
+    computed = _computed(y, plan)
     plan.step(
-        kernels.WINDOW_ROWS_ADD, [y], [x, places],
+        kernels.WINDOW_ROWS_ADD, [computed], [x, places],
         ints=kernels.PlacingRowsInts(positions, prod(sizes_of(data, dimensions)), channels, CHANNELS_TOGETHER),
         items=items, grain=grain_for(items, result.num_elements, LEAST_CHUNK_READS),
     )
+    _store(y, computed, plan)
     return True

@@ -436,7 +436,7 @@ def _records(
     for target in targets.split():
         name, _, overload = target.partition(".")
         register(OpSpec(f"aten.{name}.{overload or 'default'}", name, lower, emit, is_view=is_view,
-                        constraints=constraints, pieces=pieces))
+                        moves=is_view or lower in (MOVE, FLIP), constraints=constraints, pieces=pieces))
 
 
 def _run_of_clone(op: Op) -> int | None:
@@ -445,6 +445,7 @@ def _run_of_clone(op: Op) -> int | None:
 
 
 MOVE = copy_vertices(_run_of_clone)
+FLIP = copy_vertices(lambda op: 1)
 _VIEWS: tuple[tuple[str, Callable[[Op, HostPlanner], None]], ...] = (
     ("view view_copy _unsafe_view reshape _reshape_alias", view),
     ("permute permute_copy transpose.int transpose_copy.int t t_copy", permute),
@@ -461,7 +462,7 @@ _VIEWS: tuple[tuple[str, Callable[[Op, HostPlanner], None]], ...] = (
 )
 for _targets, _emit in _VIEWS:
     _records(_targets, _emit, no_vertices, is_view=True)
-register(OpSpec("torchipu.checkpoint.default", "checkpoint", no_vertices, alias, is_view=True))
+register(OpSpec("torchipu.checkpoint.default", "checkpoint", no_vertices, alias, is_view=True, moves=True))
 _records("clone lift_fresh_copy", clone, MOVE)
 _records("cat", concatenate(pieces_of_cat), MOVE, pieces=pieces_of_cat)
 _records("stack", concatenate(pieces_of_stack), MOVE, pieces=pieces_of_stack)
@@ -471,7 +472,7 @@ _records("select_scatter", select_scatter, MOVE, constraints=(shaped_as("src", _
 _records("slice_backward", slice_backward, MOVE)
 _records("select_backward", select_backward, MOVE)
 _records("repeat", repeat, MOVE)
-_records("flip", flip, copy_vertices(lambda op: 1))
+_records("flip", flip, FLIP)
 _records("roll", roll, MOVE)
 _records("full full_like new_full", full("fill_value"), fill_vertices(filled("fill_value")))
 _records("scalar_tensor", full("s"), fill_vertices(filled("s")))

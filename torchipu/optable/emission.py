@@ -30,7 +30,7 @@ from torchipu.optable.spec import spec_of
 
 DTYPE_CODES = {
     DType.FLOAT: 0, DType.HALF: 1, DType.BOOL: 2, DType.LONG: 3, DType.INT: 4, DType.SHORT: 5, DType.CHAR: 6,
-    DType.UNSIGNED_CHAR: 7,
+    DType.UNSIGNED_CHAR: 7, DType.BFLOAT: 9,
 }
 # How integers come to a register that holds them as they are: as floats, bools and 64-bit integers do.
 AS_THEY_ARE = {
@@ -50,7 +50,7 @@ FUNCTIONS = frozenset(
         "f_logit", "f_logaddexp", "f_logaddexp2", "f_xlogy", "f_xlog1py", "f_entr", "f_sinc", "f_mish_grad", "f_glu",
         "f_glu_gate_grad", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh", "f_asinh", "f_acosh",
         "f_atanh", "f_erfc", "f_erfinv", "f_ndtri", "f_fmod", "f_remainder", "f_floor_div", "f_hypot",
-        "f_lgamma", "f_digamma",
+        "f_lgamma", "f_digamma", "l_floor_div", "l_trunc_div", "l_remainder", "l_fmod",
     ],
 )
 SHARE_NS = 10_000.0

@@ -55,6 +55,8 @@ class OpSpec:
         dtypes: Element types of floating or integer operands that the record serves; others go generic.
         constraints: Conditions checked at import.
         is_view: The result is a view of the first operand; costs nothing until a consumer gathers it.
+        moves: The results are elements of the operands, or numbers beside them, and are moved as they are: of whatever
+            type in memory, which the emitter leaves to the planner.
         is_random: Draws random bits: never removed or merged; recomputed with the same bits.
         on_host: The device waits while the host does this, with operands that it is sent.
         has_effect: It is there for more than its results: never removed, merged or recomputed.
@@ -79,6 +81,7 @@ class OpSpec:
     dtypes: tuple[DType, ...] = ANY
     constraints: tuple[Constraint, ...] = ()
     is_view: bool = False
+    moves: bool = False
     is_random: bool = False
     on_host: bool = False
     has_effect: bool = False

@@ -79,6 +79,16 @@ class Options(options.Options):
         """
         _refuse("replicationFactor")
 
+    def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
+        """Compile for a machine that is not there, without the device that the launcher has chosen.
+
+        Args:
+            ipu_version: 1, 2 or 21.
+        """
+        super().useOfflineIpuTarget(ipu_version)
+        self.deleteIfExists("ipu_id")
+        return self
+
     def useIpuId(self, ipu_id: int) -> Self:
         """Refuse.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
@@ -37,6 +37,18 @@ class _Running:
 
 _RUNNING: ContextVar[_Running | None] = ContextVar("running", default=None)
 """Of this thread: another one may call the same module plainly meanwhile."""
+Tensors = Sequence[torch.Tensor]
+BodyCheck = Callable[[Tensors, Tensors], None]
+"""Refuses a body for the tensors that it takes from around it, and those that it writes into."""
+
+
+@contextlib.contextmanager
+def _unchecked() -> Iterator[BodyCheck]:
+    yield lambda taken, written: None
+
+
+_BODY: ContextVar[Callable[[], contextlib.AbstractContextManager[BodyCheck]]] = ContextVar("body", default=_unchecked)
+"""What is entered around the capture of a body of a loop or of a choice."""
 _OF_FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 """Logs a traceback of torch's insides for every op that is refused while a model is captured."""
 
@@ -87,6 +99,28 @@ def on_ipu(
             yield
     finally:
         _RUNNING.reset(token)
+
+
+@contextlib.contextmanager
+def bodies_within(body: Callable[[], contextlib.AbstractContextManager[BodyCheck]]) -> Iterator[None]:
+    """Let `in_body` enter a context.
+
+    Args:
+        body: Makes it.
+    """
+    token = _BODY.set(body)
+    try:
+        yield
+    finally:
+        _BODY.reset(token)
+
+
+def in_body() -> contextlib.AbstractContextManager[BodyCheck]:
+    """Return a context in which bodies of a loop or of a choice are captured, which only the program will run.
+
+    What it gives is called with what each body takes and writes.
+    """
+    return _BODY.get()()
 
 
 class _Quiet:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from torchipu.pva.contents import Contents
 from torchipu.pva.lazy import Lazy
@@ -34,6 +34,27 @@ class Range(NamedTuple):
 
     min: int
     max: int
+
+
+class ActiveCycles(int):
+    """A number of cycles in which any tile is at work, and when tiles are.
+
+    Attributes:
+        cyclesFrom: When tiles begin.
+        cyclesTo: When tiles end.
+    """
+
+    cyclesFrom: Range
+    cyclesTo: Range
+
+    def __new__(cls, cycles: int, begin: Range, end: Range) -> Self:
+        """Return the number."""
+        made = super().__new__(cls, cycles)
+        made.cyclesFrom, made.cyclesTo = begin, end
+        return made
+
+    def __reduce__(self) -> tuple[type[ActiveCycles], tuple[int, Range, Range]]:
+        return ActiveCycles, (int(self), self.cyclesFrom, self.cyclesTo)
 
 
 class Microseconds(NamedTuple):
@@ -67,9 +88,9 @@ class StepOnIpu:
         return self._row.cycles * self._row.runs if self._runs_here else 0
 
     @property
-    def activeCycles(self) -> int:
-        """Cycles in which any tile is at work: all of them."""
-        return self.cycles
+    def activeCycles(self) -> ActiveCycles:
+        """Cycles in which any tile is at work: all of them; its ``cyclesFrom`` and ``cyclesTo`` say when."""
+        return ActiveCycles(self.cycles, self.cyclesFrom, self.cyclesTo)
 
     @property
     def cyclesFrom(self) -> Range:

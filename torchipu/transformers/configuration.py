@@ -69,6 +69,17 @@ class IPUConfig(Settings):
                 setattr(self, name, self._of_pod(name, value))
         self._check()
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an option without effect as it was given.
+
+        Raises:
+            AttributeError: There is none of that name.
+        """
+        kept = self.__dict__.get("_kept", {})
+        if name not in kept:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return kept[name]
+
     def _keep(self, name: str, value: Any, known: Mapping[str, Any]) -> None:
         """Keep an option without effect; say so where it may be a slip of the pen.
 

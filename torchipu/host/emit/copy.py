@@ -102,6 +102,9 @@ def bit_pattern(value: float, dtype: DType) -> int:
     """Return the bits of a value in memory as a non-negative integer of at most 63 bits, or a signed one of 64."""
     if dtype is DType.BOOL:
         return int(bool(value))
+    if dtype is DType.BFLOAT:
+        bits = bit_pattern(value, DType.FLOAT)
+        return 0x7FC0 if math.isnan(value) else (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     if dtype.is_floating:
         number = float(value)
         try:

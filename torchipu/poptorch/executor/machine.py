@@ -42,6 +42,8 @@ def device_version(options: Options) -> int:
     if options.exists("ipu_version"):
         if options.exists("ipu_id"):
             raise createPoptorchError("useIpuId is not supported by useOfflineIpuTarget: no device is attached to")
+        if options._popart.options.get("instrumentWithHardwareCycleCounter"):
+            raise createPoptorchError("logCycleCount is not supported by useOfflineIpuTarget: nothing runs")
         return _known_version(f"ipu{options.ipu_version}")
     named = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "")
     if not named or not is_ipu_model(options):

@@ -12,7 +12,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torchipu.capture.bodies import Enclosed, choice, enclosed, loop
 from torchipu.capture.reachable import Kept, Reachable
 from torchipu.poptorch._logging import logger
-from torchipu.poptorch.capturing import is_news, is_training_on_ipu, model_on_ipu
+from torchipu.poptorch.capturing import in_body, is_news, is_training_on_ipu, model_on_ipu
 from torchipu.poptorch.operators.constants import refuse_write
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
@@ -54,9 +54,11 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
             carried = [tensor.clone() for tensor in results]
         return carried
     kept = Kept(Reachable(model_on_ipu(), [body]))
-    does = _enclosed(listed, inputs, kept)
-    _check_like("for_loop", "what the body returned", does.results, "the inputs", inputs)
-    results = loop(count, does, inputs)
+    with in_body() as check:
+        does = _enclosed(listed, inputs, kept)
+        check(does.taken, does.written)
+        _check_like("for_loop", "what the body returned", does.results, "the inputs", inputs)
+        results = loop(count, does, inputs)
     _warn_of_changes(kept, "for_loop: every trip begins with what it was before the loop. Let the loop carry it")
     return results
 
@@ -94,9 +96,12 @@ def cond(
         chosen, given = (then, then_inps) if bool(condition) else (otherwise, else_inps)
         return [tensor.clone() for tensor in chosen(*(tensor.clone() for tensor in given))]
     kept = Kept(Reachable(model_on_ipu(), [then_body, else_body]))
-    first, second = _enclosed(then, then_inps, kept), _enclosed(otherwise, else_inps, kept)
-    _check_like("cond", "what else_body returned", second.results, "what then_body returned", first.results)
-    results = choice(condition.reshape(()).bool(), first, then_inps, second, else_inps)
+    with in_body() as check:
+        first, second = _enclosed(then, then_inps, kept), _enclosed(otherwise, else_inps, kept)
+        for side in (first, second):
+            check(side.taken, side.written)
+        _check_like("cond", "what else_body returned", second.results, "what then_body returned", first.results)
+        results = choice(condition.reshape(()).bool(), first, then_inps, second, else_inps)
     _warn_of_changes(kept, "cond: what it is afterwards is the same whichever body runs. Return it from both")
     return results
 

@@ -9,8 +9,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchipu.poptorch.operators.loss import LossTracker
+from torchipu.poptorch.tracing.assigned_data import assigned
+from torchipu.poptorch.tracing.devices import ANSWERS
 from torchipu.poptorch.tracing.known_shapes import with_known_shape
-from torchipu.poptorch.tracing.known_values import UNKNOWN, KnownValues
+from torchipu.poptorch.tracing.known_values import UNKNOWN, KnownValues, tensors_within
 from torchipu.poptorch.tracing.limits import NEEDS_VALUES, Limits
 from torchipu.poptorch.tracing.mixed_types import with_common_type
 from torchipu.poptorch.tracing.refusals import in_words_of_poptorch
@@ -34,12 +36,15 @@ class Calls(TorchFunctionMode):
         super().__init__()
         self.tracker, self.known = tracker, known
         self.slices = Slices(known.of)
+        self.windows = self.slices.windows
         self.limits = Limits()
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if function in ANSWERS:
+            return function(*args, **(kwargs or {}))
         args, kwargs = with_common_type(function, args, kwargs or {})
         if function in ITEMS:
             args = (args[0], self.known.numbers(args[1], in_slices_only=True), *args[2:])
@@ -54,8 +59,9 @@ class Calls(TorchFunctionMode):
             if result is not NotImplemented:
                 return result
         args, kwargs = self.known.apart((args, kwargs), of_host=values is not UNKNOWN)
+        self.windows.refresh(tensors_within((args, kwargs)))
         result = self._captured(function, args, kwargs, values)
-        self.slices.written(written_by(function, args, kwargs))
+        self.windows.push(tensors_within((args, kwargs)))
         is_iterator = function is torch.Tensor.__iter__
         result = list(result) if is_iterator else result
         self.known.note(result, values)
@@ -68,6 +74,9 @@ class Calls(TorchFunctionMode):
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: Any,
     ) -> Any:
         result = self.slices.take(function, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        result = assigned(function, args, self.windows.holds)
         if result is not NotImplemented:
             return result
         self.limits.check(function, args, kwargs)

@@ -22,6 +22,12 @@ FACTORIES: frozenset[Any] = frozenset({
     torch.randint, torch.randn, torch.randperm, torch.range, torch.tensor, torch.zeros, torch.zeros_like,
 })
 IPU = "ipu"
+_TENSOR: Any = torch.Tensor
+ANSWERS: dict[Any, Any] = {
+    _TENSOR.device.__get__: torch.device(IPU, 0), _TENSOR.is_ipu.__get__: True, _TENSOR.is_cpu.__get__: False,
+    torch.Tensor.get_device: 0, torch.get_device: 0,
+}
+"""What a captured tensor answers who asks where it is."""
 CAPTURED_ON = torch.device("cpu")
 
 
@@ -66,6 +72,8 @@ class _Devices(TorchFunctionMode):
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if function in ANSWERS and args and isinstance(args[0], ON_DEVICE):
+            return ANSWERS[function]
         args, kwargs = tuple(map(_named, args)), {name: _named(value) for name, value in (kwargs or {}).items()}
         if (function in FACTORIES or _is_normal_of_numbers(function, args, kwargs)) and kwargs.get("device") is None:
             self._say(function.__name__)

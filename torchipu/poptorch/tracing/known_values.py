@@ -58,7 +58,7 @@ class KnownValues:
 
     def all_of_host(self, arguments: Any) -> bool:
         """Whether every tensor among nested arguments is one of the host."""
-        return all(map(is_of_host, _tensors(arguments)))
+        return all(map(is_of_host, tensors_within(arguments)))
 
     def note(self, captured: Any, values: Any) -> None:
         """Note the values of what a captured call has given.
@@ -69,7 +69,8 @@ class KnownValues:
         """
         if values is not UNKNOWN:
             self._values.update(
-                (id(one), (one, other)) for one, other in zip(_tensors(captured), _tensors(values), strict=False)
+                (id(one), (one, other))
+                for one, other in zip(tensors_within(captured), tensors_within(values), strict=False)
                 if isinstance(one, ON_DEVICE)
             )
 
@@ -114,11 +115,11 @@ class KnownValues:
         """Make a call on the host, or return `UNKNOWN`; of an iterator the list of what it gives."""
         target = written_by(function, args, kwargs)
         name = getattr(function, "__name__", "")
-        operands = [self.of(tensor) for tensor in _tensors((args, kwargs))]
+        operands = [self.of(tensor) for tensor in tensors_within((args, kwargs))]
         if not operands:
             return _made_of_numbers(function, args, kwargs)
         if any(value is None for value in operands) or name == "__set__" or "_foreach_" in name:
-            for tensor in _tensors(args[:1]) if "_foreach_" in name and name.endswith("_") else (target,):
+            for tensor in tensors_within(args[:1]) if "_foreach_" in name and name.endswith("_") else (target,):
                 self._forget(tensor)
             return UNKNOWN
         if target is not None:
@@ -148,10 +149,10 @@ class KnownValues:
         target = written_by(function, args, kwargs)
         if target is not None:
             return values if is_of_host(target) else NotImplemented
-        made = list(_tensors(values))
+        made = list(tensors_within(values))
         if not made:
             return NotImplemented if name == "__get__" else values
-        hosts = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs)) if is_of_host(tensor)}
+        hosts = {tensor.untyped_storage()._cdata for tensor in tensors_within((args, kwargs)) if is_of_host(tensor)}
         if not all(tensor.untyped_storage()._cdata in hosts for tensor in made):
             return NotImplemented
         self._made.update((id(tensor), tensor) for tensor in made)
@@ -192,7 +193,7 @@ class KnownValues:
             of_host: Whether all that the call takes is known. What was computed from tensors of the host alone is
                 captured, but still one of them: others may stand beside it.
         """
-        is_mixed = of_host and any(isinstance(tensor, ON_DEVICE) for tensor in _tensors(args))
+        is_mixed = of_host and any(isinstance(tensor, ON_DEVICE) for tensor in tensors_within(args))
 
         def copied(tensor: torch.Tensor) -> torch.Tensor:
             is_written = is_of_host(tensor) and tensor.untyped_storage()._cdata in self._written
@@ -267,17 +268,21 @@ def _without_chance(call: Callable[[], Any]) -> Any:
     return UNKNOWN
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of nested arguments, bounds of slices among them."""
+def tensors_within(value: Any) -> Iterator[torch.Tensor]:
+    """Yield tensors.
+
+    Args:
+        value: Arguments, nested; bounds of slices are among them.
+    """
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
         for one in value:
-            yield from _tensors(one)
+            yield from tensors_within(one)
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors_within(list(value.values()))
     elif isinstance(value, slice):
-        yield from _tensors((value.start, value.stop, value.step))
+        yield from tensors_within((value.start, value.stop, value.step))
 
 
 def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:

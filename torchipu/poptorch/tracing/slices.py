@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch._subclasses.functional_tensor import FunctionalTensor
 
 from torchipu.poptorch.operators.dynamic_slices import check_size, window_of
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.tracing.known_differences import KnownDifferences, is_index
 from torchipu.poptorch.tracing.limits import STEPPED
+from torchipu.poptorch.tracing.windows import Windows
 
 Tensor = torch.Tensor
 ITEMS: frozenset[Any] = frozenset({Tensor.__getitem__, Tensor.__setitem__})
@@ -29,25 +29,6 @@ class _Run:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What has been read of a tensor, from which a write into it, or into a view of it, goes back.
-
-    Attributes:
-        tensor: The tensor.
-        dim: The dimension along which it was read.
-        window: The indices there.
-        part: What they gave.
-        index: The user's index; of ``x[i : i + 2] += 1`` reading and writing have the same object.
-    """
-
-    tensor: Tensor
-    dim: int
-    window: Tensor
-    part: Tensor
-    index: Any
-
-
 class Slices:
     """Knows which integers of a run differ by constants, and takes slices between such.
 
@@ -58,7 +39,7 @@ class Slices:
     def __init__(self, value_of: Callable[[Tensor], Tensor | None]) -> None:
         self._differences = KnownDifferences()
         self._value_of = value_of
-        self._parts: dict[int | None, _Part] = {}
+        self.windows = Windows()
         self.note = self._differences.note
 
     def take(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -67,6 +48,9 @@ class Slices:
         Raises:
             Error: The length of a slice is not known at capture.
         """
+        if function is Tensor.__setitem__ and self._is_condition(args[1]):
+            tensor, condition, value = args
+            return tensor.copy_(torch.where(condition, value, tensor))
         call = _as_item(function, args, kwargs)
         if call is None or not any(map(self._is_dynamic, _members(call[1]))):
             return NotImplemented
@@ -74,43 +58,36 @@ class Slices:
             return function(*args, **kwargs)
         except DataDependentOutputException:
             pass  # places without values: they are those of a window
-        return self._take(Tensor.__setitem__ if function is Tensor.__setitem__ else Tensor.__getitem__, *call)
+        tensor, index, *value = call
+        if value and self.windows.is_read_by(value[0], tensor, index):
+            return None  # what was written into it has come through
+        written = Tensor.__setitem__ if function is Tensor.__setitem__ else Tensor.__getitem__
+        return self._take(written, tensor, index, value, (tensor, index))
 
-    def written(self, target: Tensor | None) -> None:
-        """Let a write reach the tensor of which its target has been read."""
-        part = None if target is None else self._parts.get(_memory(target))
-        if part is not None:
-            part.tensor.copy_(part.tensor.index_copy(part.dim, part.window, part.part))
-            self.written(part.tensor)
-
-    def _take(self, function: Callable[..., Any], tensor: Tensor, index: Any, *value: Any) -> Any:
+    def _take(
+        self, function: Callable[..., Any], tensor: Tensor, index: Any, value: list[Any], asked: tuple[Tensor, Any],
+    ) -> Any:
         indices = tuple(map(_mask_of_bytes, _members(index)))
         place = next((number for number, one in enumerate(indices) if self._is_dynamic(one)), None)
         if place is None:
-            return function(tensor, indices, *value)
-        if value and self._is_written(index, value[0]):
-            return None
+            return function(tensor, indices if isinstance(index, tuple) else indices[0], *value)
         dim, chosen, left = _dimension(tensor, indices, place), indices[place], slice(None)
         start, size, step = self._bounds(chosen)
         if isinstance(chosen, slice):
             check_size(size, tensor.shape[dim], step)
-        window = window_of(tensor, dim, start, size, step)
-        rest = (*indices[:place], 0 if isinstance(chosen, Tensor) else left, *indices[place + 1 :])
         if value and step != 1:
             raise createPoptorchError(STEPPED)
-        part = tensor.index_select(dim, window)
-        memory = _memory(part)
-        if memory is not None and step == 1:
-            self._parts[memory] = _Part(tensor, dim, window, part, index)
-        result = self._take(function, part, rest, *value)
+        part = self.windows.read(tensor, dim, window_of(tensor, dim, start, size, step), step, asked)
+        rest = (*indices[:place], 0 if isinstance(chosen, Tensor) else left, *indices[place + 1 :])
+        result = self._take(function, part, rest, value, asked)
         if value:
-            self.written(part)
+            self.windows.push([part])
         return result
 
-    def _is_written(self, index: Any, value: Any) -> bool:
-        """Whether a value is what was read by the same index, whose writes have come through already."""
-        part = self._parts.get(_memory(value)) if isinstance(value, Tensor) else None
-        return part is not None and part.index is index
+    def _is_condition(self, index: Any) -> bool:
+        """Whether an index is one truth value that is not known at capture: by it all is written, or nothing."""
+        is_truth = isinstance(index, Tensor) and index.dtype == torch.bool and not index.dim()
+        return is_truth and self._value_of(index) is None
 
     def _is_dynamic(self, index: Any) -> bool:
         """Whether an index is a window, or a number that is not known at capture."""
@@ -170,11 +147,6 @@ def _members(index: Any) -> tuple[Any, ...]:
 def _mask_of_bytes(index: Any) -> Any:
     """Return the mask that bytes in brackets are, any other index as it is."""
     return index.bool() if isinstance(index, Tensor) and index.dtype == torch.uint8 else index
-
-
-def _memory(tensor: Tensor) -> int | None:
-    """Return what tells a captured tensor and its views from others."""
-    return tensor.elem.untyped_storage()._cdata if isinstance(tensor, FunctionalTensor) else None
 
 
 def _dimension(tensor: Tensor, indices: tuple[Any, ...], place: int) -> int:

@@ -19,7 +19,7 @@ from torchipu.capture.running import Running
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments import structure
 from torchipu.poptorch.arguments.parser import Arguments
-from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.capturing import bodies_within, on_ipu
 from torchipu.poptorch.enums import ReductionType
 from torchipu.poptorch.operators import loss as losses
 from torchipu.poptorch.operators.autocasting import Policy, casting
@@ -105,9 +105,10 @@ class TracedModel(Running):
         try:
             with (
                 on_ipu(self.is_training, self.inner, self.told), placing(self.strategy) as placed, rows,
-                members_stay(self.inner, self.told), self._watched(tracker, known, made),
+                members_stay(self.inner, self.told), self._watched(tracker, known, made) as calls,
             ):
                 returned = given.call(self.inner)
+                calls.windows.refresh(structure.tensors_in(returned))
                 self.plain_state.warn_of_changes(known.of)
         finally:
             losses.set_tracker(before)
@@ -124,13 +125,14 @@ class TracedModel(Running):
     @contextlib.contextmanager
     def _watched(
         self, tracker: losses.LossTracker, known: KnownValues, made: dict[int, torch.Tensor],
-    ) -> Iterator[None]:
+    ) -> Iterator[Calls]:
         """Look at what the model calls."""
+        calls = Calls(tracker, known)
         with (
             devices_seen(self.inner, self.warned_factories, made), casting(self.policy), _masks_unread(),
-            tensors_shown(known.of, known.on_host), Calls(tracker, known),
+            tensors_shown(known.of, known.on_host), calls, bodies_within(calls.windows.apart),
         ):
-            yield
+            yield calls
 
     def _flatten(self, returned: Any, final: torch.Tensor | None) -> tuple[list[torch.Tensor], int | None]:
         results: list[torch.Tensor] = []

@@ -8,6 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from torchipu.horovod.batch_norm import SyncBatchNorm
+from torchipu.horovod.builds import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from torchipu.horovod.exchange import (
     Average,
     Compression,
@@ -78,8 +90,13 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
@@ -90,15 +107,18 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "poll",
     "rank",
+    "rocm_built",
     "shutdown",
     "size",
     "synchronize",
 ]
 
-__path__: list[str] = []
-"""No folder, but a package for the import system: ``import horovod.torch.elastic`` then gets the alias's word."""
 _NO_TIMELINE = "torch.profiler shows what the host does, torchipu's report what the IPU does"
 _ONE_SET = "all processes are one set. Exchange in a part of them by torch.distributed.new_group"
 _ROWS = "take this process's rows of what hvd.allreduce returns"
