@@ -236,3 +236,18 @@ def test_the_norm_of_one_element_is_its_magnitude_also_where_its_square_is_out_o
         torch._dynamo.reset()
         found = torch.compile(function, backend="ipu")(x)
         torch.testing.assert_close(found.double(), function(x.double()), rtol=1e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("count", "dim"), [(3, 1), (7, 2), (33, 1), (5000, 2), (1, 1)])
+def test_the_spread_of_equal_elements_is_zero_and_has_no_gradient(count: int, dim: int, dtype: torch.dtype) -> None:
+    """A mean that is off by a rounding would leave a spread, whose root has a gradient of any size."""
+    torch._dynamo.reset()
+    sizes = [6, 1, 9] if dim == 1 else [6, 9, 1]
+    values = torch.randn(sizes, generator=torch.Generator().manual_seed(count)).to(dtype)
+    x = values.repeat_interleave(count, dim).requires_grad_()
+    spread, mean = torch.compile(lambda x: torch.std_mean(x, dim, correction=0), backend="ipu")(x)
+    assert not spread.any()
+    assert torch.equal(mean, values.squeeze(dim))
+    (gradient,) = torch.autograd.grad(spread.sum(), x)
+    assert not gradient.any()

@@ -323,7 +323,10 @@ TI_KERNEL(moment_rows) {
   const int64_t n = p->extent;
   for (int64_t item = begin; item < end; item++) {
     const float *x = (const float *)args[2] + item * n;
-    const double mean = FN(reduce_run)(x, 1, n, TI_FOLDING_SUM) / (double)n;
+    int64_t equal = 1;
+    while (equal < n && x[equal] == *x) equal++;
+    /* A sum of equal elements may be rounded, and what is left of the spread would have a gradient where zero has none. */
+    const double mean = n && equal >= n ? *x : FN(reduce_run)(x, 1, n, TI_FOLDING_SUM) / (double)n;
     const VF centre = FN(set)((float)mean);
     double squares = 0;
     for (int64_t i0 = 0; i0 < n; i0 += 2048) {
