@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,7 +45,9 @@ class Calls(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if function in ANSWERS:
-            return function(*args, **(kwargs or {}))
+            is_on_host = bool(args) and self.known.is_on_host(args[0])
+            with torch._C.DisableTorchFunction() if is_on_host else contextlib.nullcontext():
+                return function(*args, **(kwargs or {}))
         args, kwargs = with_common_type(function, args, kwargs or {})
         if function in ITEMS:
             args = (args[0], self.known.numbers(args[1], in_slices_only=True), *args[2:])

@@ -47,6 +47,7 @@ class KnownValues:
     ) -> None:
         self._model, self._written, self._made = model, written, made
         self._values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # kept, so that no id is given to another
+        self._on_host: dict[int, torch.Tensor] = {}
 
     # ------------------------------------------------------------------ what is known
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -59,6 +60,15 @@ class KnownValues:
     def all_of_host(self, arguments: Any) -> bool:
         """Whether every tensor among nested arguments is one of the host."""
         return all(map(is_of_host, tensors_within(arguments)))
+
+    def keep_on_host(self, captured: torch.Tensor) -> torch.Tensor:
+        """Let a constant of the program answer that it is on the host, where torch wants it, and return it."""
+        self._on_host[id(captured)] = captured
+        return captured
+
+    def is_on_host(self, tensor: torch.Tensor) -> bool:
+        """Whether a captured tensor answers so."""
+        return id(tensor) in self._on_host
 
     def note(self, captured: Any, values: Any) -> None:
         """Note the values of what a captured call has given.

@@ -38,7 +38,7 @@ def packed(known: KnownValues, function: Any, input: Tensor, lengths: Tensor, ba
     )
     taken = known.constant(places).flatten()
     elements = input.reshape(rows * steps, *input.shape[2:]).index_select(0, taken)
-    return elements, known.constant(sizes)
+    return elements, known.keep_on_host(known.constant(sizes))
 
 
 def padded(
