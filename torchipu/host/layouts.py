@@ -39,7 +39,7 @@ from torchipu.optable.planner import HostPlanner
 
 REORDER_NS = 0.4
 """Measured: an element brought into the layout or back, by one thread."""
-ROWS_REORDER_NS = 0.7
+ROWS_REORDER_NS = 0.5
 """Likewise where channels come last."""
 BORDER_NS = 0.3
 """Likewise of what comes from the caller or goes there with its channels last; most of it is not in a cache."""
@@ -130,7 +130,7 @@ class Layouts:
         self.elementwise: set[Op] = set()
         self.held: dict[Tensor, HostTensor] = {}
         # A linear layer reads packed weights here, which it need not elsewhere.
-        self.rows = find_rows(graph.ops) if graph is not None and terms.packs_ahead else {}
+        self.rows = find_rows(graph) if graph is not None and terms.packs_ahead else Rows()
         found = [] if graph is None else _find_runs(graph, uses, fused, self.rows, terms)
         choose = _paying if terms.joins_freely else _exact
         border = Border(uses, self.rows, last)
@@ -151,23 +151,33 @@ class Layouts:
     def blocked(self, tensor: Tensor, plan: HostPlanner) -> HostTensor:
         """Return where a value lies in blocks, brought there if need be."""
         if tensor not in self.held:
-            plain = plan.value_as_held(tensor, DType.FLOAT) if len(tensor.shape) == 4 else None
-            if plain is not None and plain.has_channels_last and tensor not in self.rows:
+            if tensor in self.rows:
+                emit_rows_to_blocked(plan, self.output(tensor, plan), plan.value(tensor, DType.FLOAT))
+                return self.held[tensor]
+            plain = self._as_images(tensor, plan.value(tensor, DType.FLOAT, contiguous=False))
+            if plain.has_channels_last:
                 emit_rows_to_blocked(plan, self.output(tensor, plan), plain.permuted(CHANNELS_LAST))
             else:
-                plain = plan.value(tensor, DType.FLOAT)
-                if len(plain.shape) == 3:  # of channels
-                    plain = replace(plain, shape=(1, *plain.shape), strides=(plain.num_elements, *plain.strides))
-                emit = emit_rows_to_blocked if tensor in self.rows else emit_to_blocked
-                emit(plan, self.output(tensor, plan), plain)
+                plain = self._as_images(tensor, plan.value(tensor, DType.FLOAT))
+                emit_to_blocked(plan, self.output(tensor, plan), plain)
         return self.held[tensor]
 
     def sizes(self, tensor: Tensor) -> Sizes:
         """Return the sizes of the images that a value holds, whether channels come second or last."""
-        if tensor in self.rows:
-            return self.rows[tensor]
+        if (sizes := self.rows.get(tensor) or self.rows.flat.get(tensor)) is not None:
+            return sizes
         images, channels, height, width = _as_images(tensor.shape)
         return images, channels, height, width
+
+    def _as_images(self, tensor: Tensor, plain: HostTensor) -> HostTensor:
+        """Return the place of a value with channels second, as it is, as one of ``[N, C, H, W]``."""
+        if len(plain.shape) == 4:
+            return plain
+        sizes = self.sizes(tensor)
+        if tensor in self.rows.flat:
+            image, channel, pixel = plain.strides
+            return replace(plain, shape=sizes, strides=(image, channel, pixel * sizes[3], pixel))
+        return replace(plain, shape=sizes, strides=(plain.num_elements, *plain.strides))  # of channels
 
     def output(self, tensor: Tensor, plan: HostPlanner) -> HostTensor:
         """Return storage in blocks for a value."""
@@ -181,22 +191,29 @@ class Layouts:
         held = self.held[tensor]
         if tensor.dtype is not held.dtype:  # floats that are halves' values
             computed = plan.scratch(tensor.shape, held.dtype)
-            (emit_rows_from_blocked if tensor in self.rows else emit_from_blocked)(plan, computed, held)
+            self._emit_plain(tensor, computed, held, plan)
             halves = plan.output(tensor)
             values.floats.note_exact(computed, halves, emit_cast(plan, halves, computed))
             return
-        if tensor in self.rows:
-            emit_rows_from_blocked(plan, plan.output(tensor), held)
+        if tensor in self.rows or tensor in self.rows.flat:
+            self._emit_plain(tensor, plan.output(tensor), held, plan)
             return
         if tensor.shape[1] % vector_lanes() == 0 and tensor.shape[2:] == (1, 1):  # both layouts are one
             strides = (tensor.shape[1], 1, 1, 1)
             values.by_tensor[tensor] = HostTensor(held.buffer, held.offset, tensor.shape, strides, held.dtype)
             return
-        plain = plan.expected_output(tensor)
-        if plain.has_channels_last:
-            emit_rows_from_blocked(plan, plain.permuted(CHANNELS_LAST), held)
+        self._emit_plain(tensor, plan.expected_output(tensor), held, plan)
+
+    def _emit_plain(self, tensor: Tensor, plain: HostTensor, held: HostTensor, plan: HostPlanner) -> None:
+        """Emit the elements of a value in blocks in another place's order."""
+        if tensor in self.rows:
+            emit_rows_from_blocked(plan, plain, held)
+            return
+        images = self._as_images(tensor, plain)
+        if images.has_channels_last:
+            emit_rows_from_blocked(plan, images.permuted(CHANNELS_LAST), held)
         else:
-            emit_from_blocked(plan, plain, held)
+            emit_from_blocked(plan, images, held)
 
 
 def _paying(runs: Sequence[Run], border: Border, terms: Terms) -> list[Run]:
@@ -264,8 +281,9 @@ def _run_from(
         if min(others, default=len(places)) <= places[readers[0]]:
             break  # what the first op makes beside is read by the next one, or before it
         ops = (*ops, readers[0])
-    other = {one for member in ops for one in together.get(member, ())}
-    return Run(ops, form) if other <= set(ops) else None
+    while ops and not {one for member in ops for one in together.get(member, ())} <= set(ops):
+        ops = ops[:-1]  # what another kernel computes with what is not here
+    return Run(ops, form) if ops else None
 
 
 def _hands_on_one(op: Op, uses: Uses) -> bool:
@@ -330,7 +348,7 @@ def _reorder_ns(group: Collection[Run], border: Border) -> float:
     read_in_blocks = {(op, source) for run in group for source in run.sources for op in run.ops}
     leaving = {
         result: run for result, run in makers.items()
-        if (len(result.shape) == 4 or result in border.rows)
+        if (len(result.shape) == 4 or result in border.rows or result in border.rows.flat)
         and (result in uses.kept or any((op, result) not in read_in_blocks for op in uses.readers.get(result, ())))
     }
     return sum(border.reorder_ns(tensor, run) for tensor, run in (*entering.items(), *leaving.items()))
