@@ -168,6 +168,36 @@ def test_images_of_tokens_go_into_blocks_as_they_lie(monkeypatch: pytest.MonkeyP
     assert not {"transpose", "to_blocked"} & set(kernels), kernels
 
 
+def test_images_become_tokens_without_being_turned_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What leaves the blocks, and its gradient, has its channels last where tokens alone are read of it."""
+    kernels, model = planned_kernels(monkeypatch), MixedPerceptron(32)
+    x = torch.randn(2, 32, 12, 14, requires_grad=True)
+    exact, judge = x.detach().double().requires_grad_(), copy.deepcopy(model).double()
+    torch.compile(model, backend="ipu")(x).square().sum().backward()
+    judge(exact).square().sum().backward()
+    pairs = [(x, exact), *zip(model.parameters(), judge.parameters(), strict=True)]
+    for ours, wanted in pairs:
+        torch.testing.assert_close(ours.grad.double(), wanted.grad, rtol=1e-4, atol=1e-4)
+    assert {"depthwise_blocked", "depthwise_weight_blocked"} <= set(kernels), kernels
+    assert "from_blocked" not in kernels, kernels
+
+
+@pytest.mark.parametrize("read", ["beside", "kept"])
+def test_images_that_others_read_too_leave_the_blocks_row_major(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, deep = planned_kernels(monkeypatch), nn.Conv2d(64, 64, 3, padding=1, groups=64).requires_grad_(False)
+    x = torch.randn(2, 64, 12, 14)
+
+    def tokens_and_images(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = deep(x)
+        return torch.cumsum(y.flatten(2).transpose(1, 2), 1), y if read == "kept" else torch.cumsum(y, 3)
+
+    found = torch.compile(tokens_and_images, backend="ipu")(x)
+    for ours, wanted in zip(found, tokens_and_images(x), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4)
+        assert ours.stride() == wanted.stride()
+    assert "from_blocked" in kernels, kernels
+
+
 class WholeTokens(nn.Module):
     """Weights and inputs such that float sums are exact, but no half holds them all."""
 

@@ -31,6 +31,8 @@ from torchipu.optable.blocked import (
     Sizes,
     Terms,
     find_rows,
+    flat_of,
+    rows_of,
 )
 from torchipu.optable.chain import can_join
 from torchipu.optable.emission import emit_cast
@@ -47,7 +49,7 @@ TURNING_NS = 0.85
 """Of such an element that the plain form has turned."""
 
 
-CHANNELS_LAST = (0, 2, 3, 1)
+CHANNELS_LAST, CHANNELS_SECOND = (0, 2, 3, 1), (0, 3, 1, 2)
 EXACT = ("aten.add.Tensor", "aten.relu.default", "aten.threshold_backward.default")
 """Ops that give the same values computed with those before them as by themselves."""
 
@@ -113,6 +115,7 @@ class Layouts:
         fused: What other kernels compute together; runs that do all of the same take their place.
         terms: What the plan does with weights and sums.
         last: Inputs and outputs of the graph that the caller has, or expects, with their channels last.
+        free: Outputs that may lie in any order of their dimensions.
 
     Attributes:
         runs: Those with a form, by their last op.
@@ -124,7 +127,9 @@ class Layouts:
 
     def __init__(
         self, graph: Graph | None, uses: Uses, fused: Fused, terms: Terms, last: Collection[Tensor] = (),
+        free: Collection[Tensor] = (),
     ) -> None:
+        self._uses, self._fixed = uses, uses.kept.difference(free)
         self.runs: dict[Op, Run] = {}
         self.absorbed: set[Op] = set()
         self.elementwise: set[Op] = set()
@@ -202,7 +207,31 @@ class Layouts:
             strides = (tensor.shape[1], 1, 1, 1)
             values.by_tensor[tensor] = HostTensor(held.buffer, held.offset, tensor.shape, strides, held.dtype)
             return
-        self._emit_plain(tensor, plan.expected_output(tensor), held, plan)
+        if self._is_read_as_rows(tensor):
+            images, channels, height, width = self.sizes(tensor)
+            rows = plan.scratch((images, height, width, channels), held.dtype)
+            plan.alias(tensor, rows.permuted(CHANNELS_SECOND))
+        else:
+            plan.expected_output(tensor)
+        self._emit_plain(tensor, values.by_tensor[tensor], held, plan)
+
+    def _is_read_as_rows(self, tensor: Tensor) -> bool:
+        """Whether all that reads images outside the blocks is a view that puts their channels last."""
+        if tensor in self._fixed or tensor.shape[1] == 1:
+            return False
+        outside = [op for op in self._uses.readers.get(tensor, ()) if not self.takes(op) and op not in self.elementwise]
+        return bool(outside) and all(self._leads_to_rows(op) for op in outside)
+
+    def _leads_to_rows(self, op: Op) -> bool:
+        """Whether an op puts the channels of images last, or makes one dimension of planes for such ops alone."""
+        rows, result = Rows(), op.outputs[0]
+        if rows_of(op, rows) is not None:
+            return True
+        if result in self._fixed or (sizes := flat_of(op, rows)) is None:
+            return False
+        rows.flat[result] = sizes
+        after = self._uses.readers.get(result, ())
+        return bool(after) and all(rows_of(each, rows) is not None for each in after)
 
     def _emit_plain(self, tensor: Tensor, plain: HostTensor, held: HostTensor, plan: HostPlanner) -> None:
         """Emit the elements of a value in blocks in another place's order."""

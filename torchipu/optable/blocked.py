@@ -136,6 +136,18 @@ def register_flat(target: str, rule: RowsRule) -> None:
     FLAT_RULES[target] = rule
 
 
+def rows_of(op: Op, rows: Rows) -> Sizes | None:
+    """Return of which images an op's first result holds rows of channels, where the operands hold such; or None."""
+    rule = ROWS_RULES.get(op.target)
+    return None if rule is None else rule(op, rows)
+
+
+def flat_of(op: Op, rows: Rows) -> Sizes | None:
+    """Return of which images an op's first result holds planes of one dimension, likewise."""
+    rule = FLAT_RULES.get(op.target)
+    return None if rule is None else rule(op, rows)
+
+
 def find_rows(graph: Graph) -> Rows:
     """Return the values of a graph that hold images with their channels last, or planes of one dimension.
 
@@ -144,10 +156,10 @@ def find_rows(graph: Graph) -> Rows:
     rows = Rows()
     passed: dict[Tensor, bool] = dict.fromkeys(graph.outputs, False)
     for op in graph.ops:
-        for rules, found in ((ROWS_RULES, rows), (FLAT_RULES, rows.flat)):
-            rule = rules.get(op.target)
-            if rule is not None and (sizes := rule(op, rows)) is not None:
-                found[op.outputs[0]] = sizes
+        if (sizes := rows_of(op, rows)) is not None:
+            rows[op.outputs[0]] = sizes
+        elif (sizes := flat_of(op, rows)) is not None:
+            rows.flat[op.outputs[0]] = sizes
         for x in op.inputs:
             if x in rows.flat:
                 goes_on = any(result in rows or result.shape == rows.flat[x] for result in op.outputs)
