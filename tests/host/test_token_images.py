@@ -69,20 +69,26 @@ class Reduced(nn.Module):
 
 
 class Interacting(nn.Module):
-    """Tokens among which two depthwise convolutions act, with what is added to channels, times numbers of these."""
+    """Tokens among which two depthwise convolutions act, normalised, times numbers of channels, in sums of three."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
-        self.norm, self.scale = nn.BatchNorm2d(channels), nn.Parameter(torch.rand(channels))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
+        self.scale = nn.Parameter(torch.rand(channels))
         self.second = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
         self.line = nn.Linear(channels, channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def images(tokens: torch.Tensor) -> torch.Tensor:
+            return tokens.permute(0, 2, 1).reshape(x.shape)
+
         tokens = self.line(x.flatten(2).transpose(1, 2))
-        y = self.second(self.norm(F.gelu(self.first(tokens.permute(0, 2, 1).reshape(x.shape)))))
+        y = self.norms[1](self.second(self.norms[0](F.relu6(self.first(images(tokens))))))
         y = tokens + self.scale * y.flatten(2).permute(0, 2, 1)
-        return self.line(y).permute(0, 2, 1).reshape(x.shape)
+        y = (self.first(images(y)).flatten(2).transpose(1, 2) + tokens) * self.scale
+        y = (self.second(images(y)).flatten(2).transpose(1, 2) + tokens) + y
+        return images(F.relu6(self.line(y + F.hardsigmoid(self.line(y)))))
 
 
 class TokenMixing(nn.Module):
@@ -98,6 +104,40 @@ class TokenMixing(nn.Module):
         y = flat.transpose(1, 2) + self.mix(flat).transpose(1, 2)
         turned = self.line(y).transpose(1, 2)
         return self.last(turned.reshape(x.shape[0], -1, *x.shape[2:])), flat, torch.tanh(turned)
+
+
+class ReadBeside(nn.Module):
+    """Planes of one dimension that tokens are made of, read by others too, and some that are results."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(8, channels, 3, padding=1), nn.Conv2d(channels, channels, 3, padding=1)
+        self.lines = nn.ModuleList(nn.Linear(channels, channels) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        images, _, height, width = x.shape
+        flat = F.relu(self.first(x)).flatten(2)
+        tokens = self.lines[0](flat.transpose(1, 2))
+        turned = self.lines[1](tokens).transpose(1, 2)
+        lines = tokens.view(images * height, width, -1).transpose(1, 2)
+        y = self.second(turned.view(images, -1, height, width))
+        return y, torch.cumsum(flat, 2), turned, self.second(lines.reshape(y.shape))
+
+
+class Shifted(nn.Module):
+    """Linear layers whose results have numbers of channels added, beside a bias or behind a factor."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(8, channels, 3, padding=1), nn.Conv2d(channels, channels, 3, padding=1)
+        self.line, self.other = nn.Linear(channels, channels), nn.Linear(channels, channels, bias=False)
+        self.scale, self.shift = nn.Parameter(torch.rand(channels)), nn.Parameter(torch.rand(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        tokens = self.line(F.layer_norm(y.flatten(2).transpose(1, 2), (y.shape[1],))) + self.shift
+        tokens = self.other(tokens) * self.scale + self.shift
+        return self.last(tokens.transpose(1, 2).reshape(y.shape))
 
 
 class Reshaped(nn.Module):
@@ -122,6 +162,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "as-many-tokens-as-channels": (lambda: nn.Sequential(Patches(48), MixedPerceptron(48)), (2, 3, 32, 24)),
     "interacting": (lambda: nn.Sequential(nn.Conv2d(16, 40, 3), Interacting(40), Interacting(40)), (2, 16, 15, 13)),
     "token-mixing": (lambda: TokenMixing(48, 99), (2, 16, 11, 9)),
+    "read-beside": (lambda: ReadBeside(48), (2, 8, 12, 10)),
+    "shifted": (lambda: Shifted(48), (2, 8, 12, 10)),
     "reshaped": (lambda: Reshaped(48), (2, 8, 12, 10)),
 }
 
@@ -131,6 +173,11 @@ def test_tokens_equal_float64_for_any_number_of_threads(name: str, monkeypatch: 
     torch.manual_seed(4)
     make, size = CASES[name]
     model, x, made, found = make().eval().requires_grad_(False), torch.randn(size), note_layouts(monkeypatch), []
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_mean.normal_(0, 0.3)
+            norm.running_var.uniform_(0.5, 2.0)
+            nn.init.uniform_(norm.weight, 0.5, 2.0)
     exact = copy.deepcopy(model).double()(x.double())
     for threads in (1, 3):
         options = torchipu.Options(frozen_weights=True, allow_out_of_memory=True, host_threads=threads)
@@ -182,14 +229,15 @@ def test_images_become_tokens_without_being_turned_in_training(monkeypatch: pyte
     assert "from_blocked" not in kernels, kernels
 
 
-@pytest.mark.parametrize("read", ["beside", "kept"])
+@pytest.mark.parametrize("read", ["beside", "flat", "kept"])
 def test_images_that_others_read_too_leave_the_blocks_row_major(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels, deep = planned_kernels(monkeypatch), nn.Conv2d(64, 64, 3, padding=1, groups=64).requires_grad_(False)
     x = torch.randn(2, 64, 12, 14)
 
     def tokens_and_images(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = deep(x)
-        return torch.cumsum(y.flatten(2).transpose(1, 2), 1), y if read == "kept" else torch.cumsum(y, 3)
+        tokens, others = torch.cumsum(y.flatten(2).transpose(1, 2), 1), y.flatten(2) if read == "flat" else y
+        return tokens, y if read == "kept" else torch.cumsum(others, 2)
 
     found = torch.compile(tokens_and_images, backend="ipu")(x)
     for ours, wanted in zip(found, tokens_and_images(x), strict=True):
@@ -209,6 +257,7 @@ class WholeTokens(nn.Module):
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(torch.randint(-1, 2, parameter.shape))
+            self.scale.copy_(torch.randint(-7, 8, self.scale.shape) / 8)
             for layer in (self.first, self.line):
                 layer.weight.copy_(torch.randint(-7, 8, layer.weight.shape) / 8)
 

@@ -135,7 +135,7 @@ class Layouts:
         self.elementwise: set[Op] = set()
         self.held: dict[Tensor, HostTensor] = {}
         # A linear layer reads packed weights here, which it need not elsewhere.
-        self.rows = find_rows(graph) if graph is not None and terms.packs_ahead else Rows()
+        self.rows = find_rows(graph.ops) if graph is not None and terms.packs_ahead else Rows()
         found = [] if graph is None else _find_runs(graph, uses, fused, self.rows, terms)
         choose = _paying if terms.joins_freely else _exact
         border = Border(uses, self.rows, last)
@@ -227,7 +227,7 @@ class Layouts:
         rows, result = Rows(), op.outputs[0]
         if rows_of(op, rows) is not None:
             return True
-        if result in self._fixed or (sizes := flat_of(op, rows)) is None:
+        if (sizes := flat_of(op, rows)) is None:
             return False
         rows.flat[result] = sizes
         after = self._uses.readers.get(result, ())
@@ -310,9 +310,8 @@ def _run_from(
         if min(others, default=len(places)) <= places[readers[0]]:
             break  # what the first op makes beside is read by the next one, or before it
         ops = (*ops, readers[0])
-    while ops and not {one for member in ops for one in together.get(member, ())} <= set(ops):
-        ops = ops[:-1]  # what another kernel computes with what is not here
-    return Run(ops, form) if ops else None
+    other = {one for member in ops for one in together.get(member, ())}
+    return Run(ops, form) if other <= set(ops) else None
 
 
 def _hands_on_one(op: Op, uses: Uses) -> bool:

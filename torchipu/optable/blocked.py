@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.graph import Op, Tensor
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
@@ -148,14 +148,14 @@ def flat_of(op: Op, rows: Rows) -> Sizes | None:
     return None if rule is None else rule(op, rows)
 
 
-def find_rows(graph: Graph) -> Rows:
+def find_rows(ops: Sequence[Op]) -> Rows:
     """Return the values of a graph that hold images with their channels last, or planes of one dimension.
 
     Of the latter those alone which stand between images and rows, so that whatever reads them reads one of these.
     """
     rows = Rows()
-    passed: dict[Tensor, bool] = dict.fromkeys(graph.outputs, False)
-    for op in graph.ops:
+    passed: dict[Tensor, bool] = {}
+    for op in ops:
         if (sizes := rows_of(op, rows)) is not None:
             rows[op.outputs[0]] = sizes
         elif (sizes := flat_of(op, rows)) is not None:

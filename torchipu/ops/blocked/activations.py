@@ -7,18 +7,21 @@ from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
 from torchipu.optable.blocked import Rows
 
+GELU, HARDTANH = "aten.gelu.default", "aten.hardtanh.default"
 _BY_TARGET = {
     "aten.relu.default": Activation.RELU, "aten.hardswish.default": Activation.HARDSWISH,
     "aten.hardsigmoid.default": Activation.HARDSIGMOID, "aten.silu.default": Activation.SILU,
     "aten.sigmoid.default": Activation.SIGMOID,
 }
+TARGETS = (GELU, HARDTANH, *_BY_TARGET)
+"""Ops of which some are such activations."""
 
 
 def activation_of(op: Op) -> Activation:
     """Return the activation that an op is; ``NONE`` where it is no such op."""
-    if op.target == "aten.gelu.default":
+    if op.target == GELU:
         return Activation.GELU if op.text("approximate", "none") == "none" else Activation.NONE
-    if op.target == "aten.hardtanh.default":
+    if op.target == HARDTANH:
         is_relu6 = (op.number("min_val", -1), op.number("max_val", 1)) == (0, 6)
         return Activation.RELU6 if is_relu6 else Activation.NONE
     return _BY_TARGET.get(op.target, Activation.NONE)

@@ -9,6 +9,7 @@ from math import prod
 from torchipu._kernels.table.conv_blocked import Activation
 from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import activation_of, is_floating
 from torchipu.ops.blocked.halves import op_rounding
 from torchipu.ops.blocked.norm import NORM
@@ -35,6 +36,14 @@ def _is_factor(before: Op, op: Op, rows: Rows) -> bool:
     return len(factor.shape) >= -at and factor.shape[at] == channels
 
 
+def _is_bias(before: Op, op: Op, rows: Rows) -> bool:
+    """Whether each channel of rows has a number added, as a linear layer has it whose tokens were transposed before."""
+    if op.target != ADD or len(op.inputs) != 2 or op.number("alpha", 1) != 1 or op.outputs[0] not in rows:
+        return False
+    result = op.outputs[0]
+    return before.outputs[0].shape == result.shape and _other(before, op).shape == result.shape[-1:]
+
+
 def _is_sum(before: Op, op: Op, rows: Rows) -> bool:
     """Whether another value of the same images, which shows them alike, is added."""
     if op.target != ADD or len(op.inputs) != 2 or op.inputs[0] is op.inputs[1] or op.number("alpha", 1) != 1:
@@ -48,21 +57,33 @@ def goes_on(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
     """Whether an op goes on: views anywhere, the factors first, then the sum, then the activation."""
     if is_view(after, rows):
         return True
-    before, targets, result = ops[-1], [op.target for op in without_views(ops)], after.outputs[0]
-    if not is_floating(*after.inputs, result) or not (result in rows or len(result.shape) == 4):
+    before, targets = ops[-1], [op.target for op in without_views(ops)]
+    if not is_floating(*after.inputs, after.outputs[0]):
         return False
     if any(activation_of(op) is not Activation.NONE for op in ops):
         return False
+    if _is_bias(before, after, rows):  # of halves a sum by itself, rounded before
+        return len(targets) == 1 and len(ops[0].inputs) == 2 and after.outputs[0].dtype is DType.FLOAT
     if _is_factor(before, after, rows):
-        return len(targets) == 1
+        # A half of a normalisation and one of a product would be rounded in one place.
+        return targets[1:] == [] or (targets[1:] == [NORM] and after.outputs[0].dtype is DType.FLOAT)
     if _is_sum(before, after, rows):
-        return ADD not in targets
+        return addend_of(ops) is None
     return activation_of(after) is not Activation.NONE
 
 
+def _added(ops: Sequence[Op]) -> list[Tensor]:
+    return [_other(before, op) for before, op in pairwise(ops) if op.target == ADD]
+
+
+def bias_of(ops: Sequence[Op]) -> Tensor | None:
+    """Return what is added to each channel."""
+    return next((other for other in _added(ops) if len(other.shape) == 1), None)
+
+
 def addend_of(ops: Sequence[Op]) -> Tensor | None:
-    """Return what is added to the results."""
-    return next((_other(before, op) for before, op in pairwise(ops) if op.target == ADD), None)
+    """Return what is added to the results, a number for each."""
+    return next((other for other in _added(ops) if len(other.shape) > 1), None)
 
 
 def factor_of(ops: Sequence[Op]) -> Tensor | None:

@@ -14,8 +14,9 @@ from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ops.blocked import activations
 from torchipu.ops.blocked.activations import is_floating
-from torchipu.ops.blocked.endings import ADD, MUL, activation_in, addend_of, factor_of, goes_on, rounded_in
+from torchipu.ops.blocked.endings import ADD, MUL, activation_in, addend_of, bias_of, factor_of, goes_on, rounded_in
 from torchipu.ops.blocked.halves import emit_rounded
 from torchipu.optable.blocked import (
     BlockedForm,
@@ -55,10 +56,7 @@ def _rows_of_elementwise(op: Op, rows: Rows) -> Sizes | None:
 register_rows(LAYER_NORM, _rows_of_elementwise)
 for _target in PRODUCTS:
     register_rows(_target, _rows_of_product)
-for _target in (
-    MUL, ADD, "aten.gelu.default", "aten.relu.default", "aten.silu.default", "aten.hardswish.default",
-    "aten.sigmoid.default",
-):
+for _target in (MUL, ADD, *activations.TARGETS):
     register_rows(_target, _rows_of_elementwise)
 
 
@@ -128,9 +126,10 @@ def _emit_product(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     product, result = ops[0], ops[-1].outputs[0]
     left, right = product.inputs[-2:]
     images, channels, height, width = plan.image_sizes(left)
+    bias = product.inputs[0] if len(product.inputs) == 3 else bias_of(ops)
     factor, addend = factor_of(ops), addend_of(ops)
     ending = conv_blocked.Ending(
-        bias=plan.value(product.inputs[0], DType.FLOAT) if len(product.inputs) == 3 else None,
+        bias=None if bias is None else plan.value(bias, DType.FLOAT),
         factor=None if factor is None else plan.value(factor, DType.FLOAT),
         addend=None if addend is None else plan.blocked(addend), activation=activation_in(ops),
         rounded=rounded_in(ops, plan),
