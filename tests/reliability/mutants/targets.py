@@ -19,8 +19,8 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "passes/shared_indices.py": ("passes/test_shared_indices.py",),
     "device/lower/functions.py": ("device/test_lower.py", "goldens", "passes/test_control_flow.py"),
     "device/lower/values.py": (
-        "device/test_lower.py", "goldens", "poptorch/test_overlap.py", "numerics/test_mean_reductions.py",
-        "passes/test_control_flow.py",
+        "device/test_flow.py", "device/test_lower.py", "goldens", "poptorch/test_overlap.py",
+        "numerics/test_mean_reductions.py", "passes/test_control_flow.py",
     ),
     "device/lower/collectives.py": ("device/test_collectives.py", "device/test_lower.py", "device/test_cost.py"),
     "device/lower/cycles.py": ("device/test_lower.py", "device/test_cost.py"),
