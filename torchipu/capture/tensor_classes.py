@@ -40,6 +40,15 @@ def is_derived(value: Any) -> bool:
     )
 
 
+def overrides_functions(value: Any) -> bool:
+    """Whether a value is of a user's class that says by itself what functions of torch do with it."""
+    if not is_derived(value):
+        return False
+    function = type(value).__torch_function__
+    usual = torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+    return getattr(function, "__func__", function) not in usual
+
+
 def plain(value: Any) -> Any:
     """Return a tensor of a user's class as a plain one, in the same memory; anything else as it is."""
     if not is_derived(value):
