@@ -30,6 +30,11 @@ EQUAL: dict[str, str] = {
     "optable/pieces.py: `if not _are_known(size, *(number for number in given if number is not None)) or "
     "op.integer(\"step\", 1) != 1:`: 1 -> 2":
         "Captured ops name their step, and those of a pass that do not are looked at no more.",
+    "ops/fusions/distances.py: `PAIR_SHARE = 1 << 18  # elements of differences that make one thread's share`: 1 -> 2":
+        "A constant of tuning: results are the same for any number.",
+    "ops/fusions/distances.py: `if first is None or second is None or len(shape) < 3 or difference.number(\"alpha\", 1) "
+    "!= 1:`: 1 -> 2":
+        "Captured ops name their alpha; one without it would be stored, and give the same.",
     "passes/padded_sums.py: `while graph is not before and any(op.target in PADS for op in graph.ops):`: In -> NotIn":
         "The loop ends where nothing changes, which without such ops is at once.",
     "passes/precision.py: `for tensor, wide in zip(op.outputs, outputs, strict=True):`: True -> False":

@@ -13,6 +13,9 @@ NEAREST: dict[str, tuple[str, ...]] = {
     ),
     "passes/recompute.py": ("passes/test_recompute.py",),
     "optable/dead_ops.py": ("passes/test_canonicalise.py", "passes/test_pieces.py"),
+    "optable/emission.py": (
+        "kernels/test_strided_stores.py", "ops/test_stores_of_chains.py", "kernels/test_elementwise.py",
+    ),
     "optable/pieces.py": ("passes/test_pieces.py",),
     "passes/padded_sums.py": ("passes/test_pieces.py",),
     "passes/written_pieces.py": ("passes/test_pieces.py",),
@@ -34,9 +37,14 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "host/arena.py": ("host/test_arena.py", "host/test_planner.py"),
     "host/groups.py": ("host/test_groups.py", "host/test_planner.py", "host/test_phases.py"),
     "host/concatenation.py": ("host/test_concatenation.py",),
-    "host/edge.py": ("host/test_bfloats.py", "host/test_written_inputs.py", "host/test_orders_of_results.py"),
+    "host/edge.py": (
+        "host/test_bfloats.py", "host/test_written_inputs.py", "host/test_orders_of_results.py", "test_saved_copies.py",
+    ),
     "host/orders.py": ("host/test_orders.py", "host/test_order_of_chains.py", "host/test_orders_of_results.py"),
-    "host/emit/depthwise_blocked.py": ("kernels/test_conv_blocked.py", "kernels/test_depthwise_gradients.py"),
+    "host/emit/depthwise_blocked.py": (
+        "kernels/test_conv_blocked.py", "kernels/test_depthwise_gradients.py",
+        "host/test_what_follows_convolutions.py",
+    ),
     "ops/blocked/convolution.py": ("host/test_what_follows_convolutions.py", "host/test_blocked_halves.py"),
     "ops/fusions/distances.py": ("numerics/test_distances.py",),
     "poptorch/tracing/windows.py": ("poptorch/test_windows.py",),
