@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tests.kernels.elem_planner import MiniPlanner
 from torchipu._kernels.table.round_blocks import HalfOverflow
-from torchipu.optable.emission import emit_cast
+from torchipu.optable.chain import Chain
+from torchipu.optable.emission import emit_cast, emit_results
 from torchipu.optable.host_tensor import Rounding
 
 # What part of `[rows, columns, 2]` is written, `[rows, columns]`, and how much larger memory is.
@@ -68,10 +69,27 @@ def test_halves_rounded_at_random_are_beside_their_value_wherever_they_lie(
 @pytest.mark.parametrize("source", [torch.float32, torch.int64, torch.bool])
 @pytest.mark.parametrize("lying", LYING)
 def test_a_number_fills_all_of_a_part(lying: str, source: torch.dtype, dtype: torch.dtype) -> None:
-    for sizes in SIZES:
+    for number, sizes in enumerate(SIZES):  # others than the last, which registers may still hold
         memory = torch.full((*sizes, 2), 7).to(dtype)
-        written, number = LYING[lying](memory), torch.ones(1, dtype=source)
+        written, given = LYING[lying](memory), torch.tensor([number + 11]).to(source)
         plan = MiniPlanner()
-        emit_cast(plan, plan.hold(written), plan.hold(number.expand(sizes)))
-        assert torch.equal(written, torch.ones(sizes, dtype=dtype))
+        emit_cast(plan, plan.hold(written), plan.hold(given.expand(sizes)))
+        assert torch.equal(written, given.expand(sizes).to(dtype))
         assert dtype is torch.bool or untouched(memory, written)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int16])
+def test_a_number_that_fills_a_part_leaves_others_of_the_chain_alone(dtype: torch.dtype) -> None:
+    """It is held as one vector beside the others: to be stored with strides it is spread over memory of its own."""
+    sizes = (70, 33)
+    memory, x = torch.full((*sizes, 2), 7).to(dtype), torch.arange(70 * 33).view(sizes).to(dtype)
+    numbers = [torch.tensor([number]).to(dtype).expand(sizes) for number in (11, 13)]
+    written, product = LYING["every other"](memory), torch.empty(sizes, dtype=dtype)
+    plan = MiniPlanner()
+    chain = Chain(plan, sizes)
+    first, second, factor = (chain.load(plan.hold(value)) for value in (*numbers, x))
+    multiplied = chain.run("f_mul" if dtype is torch.float32 else "l_mul", factor, second)
+    emit_results(chain, [(first, plan.hold(written)), (multiplied, plan.hold(product))])
+    assert torch.equal(written, numbers[0])
+    assert torch.equal(product, x * 13)  # which wraps in int16
+    assert untouched(memory, written)

@@ -79,6 +79,7 @@ def test_instances_form_a_group_once_and_end_it_once(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(f"POPDIST_{name}", value)
     popdist.finalizeBackend()
     popdist.init()
+    assert asked == [(1, 2)]
     popdist.registerDefaultBackend()
     assert popdist.isBackendInitialized()
     popdist.finalizeBackend()
