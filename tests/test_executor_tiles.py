@@ -60,6 +60,7 @@ def test_steps_on_tiles_train_as_those_of_the_host_do(
         torch.testing.assert_close(state_of_tiles[name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("mode", ["all", "final", "sum"])
 def test_results_are_handed_back_as_the_host_does(mode: str) -> None:
     model = Classifier((0, 1)).eval()

@@ -45,10 +45,14 @@ static int strikes_file(const char *name, int file) {
 ssize_t write(int file, const void *data, size_t size) {
     return strikes_file("write", file) ? -1 : REAL(write)(file, data, size);
 }
+ssize_t pwrite64(int file, const void *data, size_t size, off64_t at) {
+    return strikes_file("write", file) ? -1 : REAL(pwrite64)(file, data, size, at);
+}
 ssize_t read(int file, void *data, size_t size) {
     return strikes_file("read", file) ? -1 : REAL(read)(file, data, size);
 }
 int fsync(int file) { return strikes_file("fsync", file) ? -1 : REAL(fsync)(file); }
+int fdatasync(int file) { return strikes_file("fsync", file) ? -1 : REAL(fdatasync)(file); }
 int rename(const char *old, const char *new) { return strikes("rename", old) ? -1 : REAL(rename)(old, new); }
 int unlink(const char *path) { return strikes("unlink", path) ? -1 : REAL(unlink)(path); }
 int open(const char *path, int flags, ...) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -81,3 +82,43 @@ def test_what_follows_equals_float64(goes_deep: bool, monkeypatch: pytest.Monkey
     assert ("pointwise_depthwise" in names) == goes_deep
     for order, ours, exact in zip(ORDERS, found, wanted, strict=True):
         torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4, msg=lambda text, o=order: f"{o}: {text}")
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("follows", [lambda w: w, torch.sigmoid], ids=["as it is", "activated"])
+def test_a_convolution_of_a_pixel_that_makes_the_weights_of_a_depthwise_one(
+    follows: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The depthwise one reads it, and not as an image: it does not go on behind it."""
+    torch.manual_seed(0)
+    weights, pixel, images = torch.randn(64, 96, 3, 3), torch.randn(1, 96, 1, 1), torch.randn(8, 64, 28, 28)
+
+    def filtered(weights: Tensor, pixel: Tensor, images: Tensor) -> Tensor:
+        return F.conv2d(images, follows(F.conv2d(weights, pixel)), padding=1, groups=64)
+
+    names = planned_kernels(monkeypatch)
+    torch._dynamo.reset()
+    found = torch.compile(filtered, backend="ipu", fullgraph=True)(weights, pixel, images)
+    wanted = filtered(weights.double(), pixel.double(), images.double())
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-4)
+    assert "depthwise_blocked" in names
+
+
+@pytest.mark.whole
+def test_images_of_few_channels_are_read_as_they_lie_and_few_channels_in_blocks_as_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, CHANNELS, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1),
+    ).eval()
+    x = torch.randn(2, 3, 32, 32)
+    names = planned_kernels(monkeypatch)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        found = torch.compile(model, backend="ipu", options={"frozen_weights": True})(x)
+        wanted = copy.deepcopy(model).double()(x.double())
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
+    moved = [name for name in names if not name.startswith(("fold", "pack"))]
+    assert moved == ["conv_blocked", "conv_blocked", "winograd", "from_blocked"]

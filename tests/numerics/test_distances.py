@@ -103,3 +103,24 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
         results.append((made, given.grad))
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
+
+
+def test_pairs_of_a_single_row_are_not_stored_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = planned_kernels(monkeypatch)
+    for rows, others in ((1, 16), (35, 1)):
+        torch._dynamo.reset()
+        given = _inputs(rows, others, 24)
+        exact = [value.double() for value in given]
+        made = torch.compile(CALLS["by hand"], backend="ipu", fullgraph=True)(*given)
+        torch.testing.assert_close(made.double(), CALLS["by hand"](*exact), rtol=2e-6, atol=2e-6)
+    assert names.count("pair_norms") == 2
+
+
+@pytest.mark.parametrize(("rows", "others"), [(0, 5), (5, 0), (0, 0)])
+def test_of_no_rows_there_are_no_distances(rows: int, others: int) -> None:
+    torch._dynamo.reset()
+    given = [value.requires_grad_() for value in _inputs(rows, others, 6)]
+    made = torch.compile(CALLS["by hand"], backend="ipu", fullgraph=True)(*given)
+    assert made.shape == (rows, others)
+    for value, gradient in zip(given, torch.autograd.grad(made.sum(), given), strict=True):
+        assert torch.equal(gradient, torch.zeros_like(value))

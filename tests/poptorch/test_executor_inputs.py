@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import torchipu.poptorch as poptorch
 from tests.poptorch.models import options
@@ -390,3 +391,31 @@ def test_a_model_that_reads_values_only_outside_of_a_trace_is_captured() -> None
     x = torch.tensor([-1.0, 2.0])
     assert poptorch.inferenceModel(model)(x).equal(x.relu())
     assert not torch.jit.is_tracing()
+
+
+class Named(torch.Tensor):
+    """Overrides nothing."""
+
+
+class Subtracting(torch.Tensor):
+    """Sums of which are differences."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(torch.sub if func is torch.add else func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [(Named, False), (nn.Parameter, False), (Subtracting, True)])
+def test_tensors_of_a_users_class_are_plain_ones_and_what_is_left_out_is_told(
+    kind: type[torch.Tensor], is_told: bool, caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = wrap(lambda x, y: torch.add(x, y))(ONE.as_subclass(kind), TWO)
+    assert type(found) is torch.Tensor
+    assert torch.equal(found, ONE + TWO)
+    told = [record.getMessage() for record in caplog.records if "__torch_function__" in record.getMessage()]
+    assert [one.partition(".")[0] for one in told] == ["Input x is a Subtracting"] * is_told
+
+
+def test_a_class_that_computes_below_operators_is_refused() -> None:
+    with pytest.raises(poptorch.Error, match=r"Unsupported input x: tensors of TwoTensor, .*Pass a plain torch.Tensor"):
+        wrap(lambda x: x + 1)(TwoTensor(ONE, TWO))

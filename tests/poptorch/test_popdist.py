@@ -41,6 +41,7 @@ def test_without_a_launcher_there_is_one_instance_with_one_replica_of_any_width(
     assert not popdist.isPopdistEnvSet()
     assert (popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()) == (0, 1, 0)
     assert (popdist.getNumTotalReplicas(), popdist.getNumLocalReplicas(), popdist.getReplicaIndexOffset()) == (1, 1, 0)
+    assert popdist.getNumIpusPerReplica() == 1
     assert popdist.checkNumIpusPerReplica(4)
     assert popdist.getDeviceId(4) == 0
     assert popdist.execute_on_instances({0}, max, 3, 5) == 5
@@ -56,6 +57,40 @@ def test_a_launcher_says_which_of_how_many_instances_this_is() -> None:
     assert popdist.getDeviceId(2) == 1
     assert popdist.execute_on_instances({1}, sorted, [2, 1], reverse=True) == [2, 1]
     assert popdist.execute_on_instances({0}, pytest.fail) is None
+
+
+@pytest.mark.usefixtures("launcher")
+def test_what_an_instance_raises_names_it_where_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        popdist.execute_on_instances({1}, divmod, 1, 0)
+    assert raised.value.__notes__ == ["raised in instance 1 of 2, by execute_on_instances"]
+    monkeypatch.setenv("POPDIST_NUM_TOTAL_REPLICAS", "2")
+    monkeypatch.setenv("POPDIST_REPLICA_INDEX_OFFSET", "0")
+    with pytest.raises(ZeroDivisionError) as raised:
+        popdist.execute_on_instances({0}, divmod, 1, 0)
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_instances_form_a_group_once_and_end_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("torchipu.distributed.group.form", lambda *place: asked.append(place))
+    monkeypatch.setattr("torchipu.distributed.group.end", lambda: asked.append("end"))
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(f"POPDIST_{name}", value)
+    popdist.finalizeBackend()
+    popdist.init()
+    assert asked == [(1, 2)]
+    popdist.registerDefaultBackend()
+    assert popdist.isBackendInitialized()
+    popdist.finalizeBackend()
+    popdist.finalizeBackend()
+    assert not popdist.isBackendInitialized()
+    assert asked == [(1, 2), "end"]
+    for name in LAUNCHED:
+        monkeypatch.delenv(f"POPDIST_{name}")
+    popdist.init()
+    popdist.finalizeBackend()
+    assert asked == [(1, 2), "end"], "a single instance has nobody to find"
 
 
 @pytest.mark.usefixtures("launcher")

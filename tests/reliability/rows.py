@@ -84,7 +84,7 @@ ROWS = (
         (("kills", "{corrupt} of {reads:,} reads damaged, {lost} of {committed:,} entries lost, {kills:,} kills"),
          ("naive_kills", "control, a writer that overwrites: {naive corrupt:,} of {naive reads:,} damaged"))),
     Row("the n-th call of open, write, read, fsync, rename, unlink fails", "every n: no crash, nothing torn",
-        "memory too", (), ("cache/test_store.py",)),
+        "memory too", (), ("cache/test_store.py", "report/test_nth_call.py")),
     Row("several instances: killed, stopped, failing at any moment", "120 of 120 end with cause and rank, soon",
         "and go on from the checkpoint, bit for bit",
         (("faults", "{cases} of {all cases} run, {wrong} not as they must be; each by the version of its day"),)),

@@ -34,6 +34,7 @@ from torchipu.cache.store import Store
 from torchipu.cache.structures import structure_from_data, structure_to_data
 from torchipu.cache.versions import surroundings
 from torchipu.capture.captured import Captured
+from torchipu.capture.tensor_classes import is_derived
 from torchipu.ir.graph import Tensor
 from torchipu.options import Options
 from torchipu.stored.captures import capture_from_data, capture_to_data
@@ -134,10 +135,21 @@ def _key_of(request: Request) -> tuple[Describer, str]:
     }
     parts = (
         surroundings(SOURCES), request.facts, describer.deep(model), structure_to_data(spec),
-        [layout_of(leaf) if isinstance(leaf, torch.Tensor) else describer.deep(leaf) for leaf in leaves],
+        [_described(leaf, describer) for leaf in leaves],
         [describer.deep(described)], _state_of_torch(),
     )
     return describer, hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _described(leaf: Any, describer: Describer) -> str:
+    """Return what a capture depends on of an argument: of a tensor not its values.
+
+    Raises:
+        OpaqueError: It cannot be described, or is of a class of tensors that may do anything.
+    """
+    if is_derived(leaf):
+        raise OpaqueError(f"tensors of {type(leaf).__name__} may compute anything")
+    return layout_of(leaf) if isinstance(leaf, torch.Tensor) else describer.deep(leaf)
 
 
 def _state_of_torch() -> str:

@@ -41,6 +41,7 @@ from torchipu.capture.inputs import refuse_foreign, refuse_unknown_names
 from torchipu.capture.process_wide import capturing, replaced
 from torchipu.capture.properties import properties_as_calls
 from torchipu.capture.saved_values import constants_saved
+from torchipu.capture.tensor_classes import all_plain, detached, results_plain
 from torchipu.capture.unregistered import WithConstants, names_of_attributes
 from torchipu.capture.whole_ops import whole
 from torchipu.capture.written_state import has_loops
@@ -124,7 +125,7 @@ class _Results(torch.nn.Module):
         if fake_mode is not None:  # of AOT autograd, to which a tensor from outside comes as it is; torch 2.13 does so
             fake_mode.allow_non_fake_inputs = True
         # The interpreter and not a plain call: it hands annotations and source lines on to what is traced below it.
-        with torch.fx.traceback.preserve_node_meta():
+        with torch.fx.traceback.preserve_node_meta(), results_plain():
             running = WithConstants(self.inner, self.attributes)
             returned = running.run(*args, *kwargs.values())
             running.refuse_writes()
@@ -197,11 +198,12 @@ def _capture(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: _Training | None, name: str,
     strict_ops: bool,
 ) -> Captured:
-    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
+    args, kwargs = pytree.tree_map_only(torch.Tensor, detached, (args, dict(kwargs)))
     refuse_unknown_names(module, kwargs)
     refuse_foreign(module, args, kwargs)
     traced, rebound = _dynamo(module, args, kwargs)
     refuse_inputs(traced)
+    args, kwargs = all_plain((args, kwargs))
     with contextlib.ExitStack() as stack:
         if has_loops(traced):  # torch asks for the symbols of their results even where all sizes are fixed
             fake_mode = FakeTensorMode(shape_env=ShapeEnv())

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchipu.capture.fx_types import foreign_kind
+from torchipu.capture.tensor_classes import computes_by_itself, plain
 from torchipu.errors import CaptureError, UnsupportedOpError, nearest
 from torchipu.ir.types import UNKNOWN_SOURCE, Source
 
@@ -60,7 +61,10 @@ def refuse_foreign(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mappi
                 remedy=remedy,
             )
     for what, value in _named(module, args, kwargs):
-        kind, remedy = foreign_kind(value)
+        kind, remedy = foreign_kind(plain(value))
+        if not kind and what.startswith("input ") and computes_by_itself(value):
+            kind = f"tensors of {type(value).__name__}, which computes in its own __torch_dispatch__,"
+            remedy = "pass a plain torch.Tensor with the same values, or the plain ones that it is made of"
         if kind:
             raise UnsupportedOpError(
                 f"{what}: {kind} cannot be held by the IPU", source=_forward_line(module), remedy=remedy,

@@ -37,8 +37,8 @@ class Orders:
         """Return the strides of a value that lies in an order: those expected of it, or such as leave no gaps."""
         if tensor in self.expected:
             return self.expected[tensor]
-        strides = dict(zip(order, contiguous_strides([tensor.shape[dim] for dim in order]), strict=True))
-        return tuple(strides[dim] for dim in range(len(tensor.shape)))
+        strides = contiguous_strides([tensor.shape[dim] for dim in order])
+        return tuple(strides[order.index(dim)] for dim in range(len(tensor.shape)))
 
     def of_expected(self, tensor: Tensor) -> Order | None:
         """Return the order in which the caller expects a result; None where nobody does, which is row-major."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,8 +51,8 @@ def write_directory(facts: Facts, folder: Path, contexts: Sequence[Context] | No
     facts = with_notes(facts, folder)
     with FileLock(folder / LOCK), collected_seldom():
         write_database(facts, folder / PROFILE)
-        _write_bytes(debug_bytes(tuple(contexts_of(facts)) if contexts is None else contexts), folder / DEBUG)
-        _write_bytes(trace_bytes(facts), folder / TRACE)
+        write_whole(debug_bytes(tuple(contexts_of(facts)) if contexts is None else contexts), folder / DEBUG)
+        write_whole(trace_bytes(facts), folder / TRACE)
         write_whole(summary_text(facts), folder / SUMMARY)
         write_whole(page_of(facts, folder.resolve().name, files=_files(folder)), folder / PAGE)
     return folder / PROFILE
@@ -124,12 +123,3 @@ def _files(folder: Path) -> list[File]:
     """Return the files of a report with their sizes, but for the page, which is written last."""
     found = [(name, folder / name) for name in HOLDS if name == PAGE or (folder / name).is_file()]
     return [File(name, HOLDS[name], 0 if name == PAGE else path.stat().st_size) for name, path in found]
-
-
-def _write_bytes(data: bytes, final: Path) -> None:
-    partial = final.with_name(f".{final.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(data)
-        partial.replace(final)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -27,16 +27,20 @@ def write_json(profile: Figures, path: str | os.PathLike[str]) -> None:
     write_whole(format_json(profile) + "\n", Path(path))
 
 
-def write_whole(text: str, final: Path) -> None:
-    """Write a text file that is either complete or as it was before, and its folder.
+def write_whole(content: str | bytes, final: Path) -> None:
+    """Write a file that is either complete or as it was before, and its folder.
 
     Raises:
-        OSError: The directory cannot be written.
+        OSError: The directory cannot be written, or is full; the file is named.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(f".{final.name}.{os.getpid()}.part")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         partial.replace(final)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(final)) from error
     finally:
         partial.unlink(missing_ok=True)

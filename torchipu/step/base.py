@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchipu.capture.captured import Captured
+from torchipu.capture.tensor_classes import plain
 from torchipu.errors import OptionsError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.step import watching
@@ -187,9 +188,9 @@ class ProgramStep(RunningStep):
                 if is_stale:
                     self._compile(arguments, keywords, lambda done, total: None)
                     assert self._built is not None
-                    tensors = self._built.capture.flatten(arguments, keywords)
+                    tensors = [plain(leaf) for leaf in self._built.capture.flatten(arguments, keywords)]
                 else:
-                    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+                    tensors = [plain(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
                 if self._parts is None:
                     return self._run(tensors)
                 self._parts.settle_key()

@@ -18,6 +18,7 @@ from torchipu._kernels.abi import Footprint, ModelMembers
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
+from torchipu.capture.tensor_classes import first_of, plain, told
 from torchipu.compiler import Compiled
 from torchipu.distributed.exchange import Exchange
 from torchipu.distributed.handshake import agree
@@ -164,14 +165,15 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         pieces = self.micro_batches * self.iterations * self.options.input_groups
         if pieces == 1:
             return leaf
-        if leaf.dim() == 0 or leaf.shape[0] % pieces or leaf.shape[0] == 0:
-            size = leaf.shape[0] if leaf.dim() else "a 0-d tensor"
-            below = leaf.shape[0] // pieces * pieces if leaf.dim() else 0
+        shape = plain(leaf).shape
+        if not shape or shape[0] % pieces or shape[0] == 0:
+            size = shape[0] if shape else "a 0-d tensor"
+            below = shape[0] // pieces * pieces if shape else 0
             raise ConstraintError(
                 f"batch of {size} is not divisible by {self._pieces_text()} = {pieces}",
                 remedy=f"pass {below or pieces} or {below + pieces} samples along dimension 0",
             )
-        return leaf[: leaf.shape[0] // pieces]
+        return first_of(leaf, shape[0] // pieces)
 
     def _pieces_text(self) -> str:
         options = self.options
@@ -345,7 +347,9 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
 
 def _described(leaves: Sequence[Any]) -> tuple[object, ...]:
     return tuple([
-        (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
+        (leaf.shape, leaf.dtype) if type(leaf) is torch.Tensor
+        else told(leaf) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
+        for leaf in leaves
     ])
 
 

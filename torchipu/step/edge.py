@@ -31,12 +31,13 @@ class _Argument(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """A result; where ``rule`` is None its memory has the shape that is handed back."""
+    """A result, of the last micro-batch alone or of all; where ``rule`` is None its memory is what is handed back."""
 
     number: int
     shape: tuple[int, ...]
     dtype: torch.dtype
     advance: Advance
+    is_last: bool
     rule: Returned | None
 
 
@@ -147,16 +148,16 @@ class Results:
             self._results.append(_Result(
                 first + place, rule.shape(kept * replicas, tensor.shape) if is_final else shape,
                 TORCH_DTYPES[tensor.dtype], (0 if is_last else apart, stride, 1, 0, apart if is_last else 0),
-                None if is_final else rule,
+                is_last, None if is_final else rule,
             ))
-        self._rooms = [Room.of(shape, dtype) for _, shape, dtype, _, _ in self._results]
+        self._rooms = [Room.of(each.shape, each.dtype) for each in self._results]
         self._memory = output_memory.SHARED.get()
 
     def bind(self) -> list[torch.Tensor]:
         """Return memory that nobody has, to which the program writes."""
         made = self._memory.empty(self._rooms)
-        for (number, _, _, advance, _), value in zip(self._results, made, strict=True):
-            self._engine.bind(number, value.data_ptr(), *advance)
+        for each, value in zip(self._results, made, strict=True):
+            self._engine.bind(each.number, value.data_ptr(), *each.advance)
         return made
 
     def by_run(self, memory: Sequence[torch.Tensor], *, keeps_lanes: bool = False) -> list[torch.Tensor]:
@@ -168,16 +169,17 @@ class Results:
         """
         assert self._is_by_run
         return [
-            value if keeps_lanes and rule is not None and rule.mode == "final" else self._of_runs(value, rule)
-            for (*_, rule), value in zip(self._results, memory, strict=True)
+            value if keeps_lanes and each.is_last else self._of_runs(value, each)
+            for each, value in zip(self._results, memory, strict=True)
         ]
 
     def joined(self, memory: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return each result in the shape in which it is handed back."""
         return [
-            value if rule is None else rule.join(self._of_runs(value, rule), self._iterations, self._replicas)
-            for (*_, rule), value in zip(self._results, memory, strict=True)
+            value if each.rule is None
+            else each.rule.join(self._of_runs(value, each), self._iterations, self._replicas)
+            for each, value in zip(self._results, memory, strict=True)
         ]
 
-    def _of_runs(self, value: torch.Tensor, rule: Returned | None) -> torch.Tensor:
-        return value[self._last] if rule is not None and rule.mode == "final" else value.flatten(0, 1)
+    def _of_runs(self, value: torch.Tensor, result: _Result) -> torch.Tensor:
+        return value[self._last] if result.is_last else value.flatten(0, 1)

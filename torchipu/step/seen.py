@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torchipu.capture.built import Built
 from torchipu.capture.repeated_layers import captured_once
 from torchipu.capture.stand_ins import has_values, stand_in_of
+from torchipu.capture.tensor_classes import CONSTANTS
 from torchipu.errors import CaptureError
 from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.waits import WAITS
@@ -125,9 +126,16 @@ def why_again(before: Sequence[object], now: Sequence[object]) -> str:
 def _inputs(described: object) -> str:
     leaves = described if isinstance(described, tuple) else ()
     return ", ".join(
-        f"{str(kind).removeprefix('torch.')}{list(shape)}" if isinstance(shape, torch.Size) else repr(kind)
-        for shape, kind in leaves
+        f"{str(kind).removeprefix('torch.')}{list(shape)}{_of_class(*derived)}"
+        if isinstance(shape, torch.Size) else repr(kind)
+        for shape, kind, *derived in leaves
     )
+
+
+def _of_class(kind: type | None = None, *attributes: tuple[str, type, object]) -> str:
+    """Return what is told of an input of a class of the user's own."""
+    told = ", ".join(f"{name}={value}" for name, of, value in attributes if of in CONSTANTS)
+    return "" if kind is None else f" of {kind.__name__}({told})"
 
 
 def graph_again(

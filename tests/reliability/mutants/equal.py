@@ -14,6 +14,9 @@ EQUAL: dict[str, str] = {
         "It spares looking the same set up again by its sizes, which finds it too.",
     "device/memory/peaks.py: `for time in range(1, liveness.trace.time + 1):`: 1 -> 2 (2)":
         "Nothing runs, begins or ends in the superstep behind the last.",
+    "host/emit/depthwise_blocked.py: `while rows > 1 and (_laid_out(s, rows) > LAID_OUT_FLOATS or s.n * blocks * "
+    "-(-s.oh // rows) < LEAST_ITEMS):`: Gt -> GtE (2)":
+        "It chooses how many rows an item has; each result is summed by itself.",
     "host/groups.py: `MAX_OPS_PAST_OPEN_CHAIN = 4`: 4 -> 5":
         "A constant of tuning: results are the same for any number.",
     "host/concatenation.py: `if 2 * sum(pieces[number][0].num_elements for number in fitting) >= "
@@ -27,9 +30,17 @@ EQUAL: dict[str, str] = {
         "It stands for what no number is; whoever reads it has set other sizes before.",
     "ir/sizes.py: `values = [*given, *[0] * len(self._steps)]`: 0 -> 1":
         "Each of these places is written before it is read.",
+    "optable/emission.py: `if self.slots[source].kind in (SlotKind.CONSTANT, SlotKind.UNIFORM) and "
+    "REGISTER_BYTES[value.kind] > 1:`: and -> or":
+        "More is copied before it is stored, and is the same.",
     "optable/pieces.py: `if not _are_known(size, *(number for number in given if number is not None)) or "
     "op.integer(\"step\", 1) != 1:`: 1 -> 2":
         "Captured ops name their step, and those of a pass that do not are looked at no more.",
+    "ops/fusions/distances.py: `PAIR_SHARE = 1 << 18  # elements of differences that make one thread's share`: 1 -> 2":
+        "A constant of tuning: results are the same for any number.",
+    "ops/fusions/distances.py: `if first is None or second is None or len(shape) < 3 or difference.number(\"alpha\", 1)"
+    " != 1:`: 1 -> 2":
+        "Captured ops name their alpha; one without it would be stored, and give the same.",
     "passes/padded_sums.py: `while graph is not before and any(op.target in PADS for op in graph.ops):`: In -> NotIn":
         "The loop ends where nothing changes, which without such ops is at once.",
     "passes/precision.py: `for tensor, wide in zip(op.outputs, outputs, strict=True):`: True -> False":

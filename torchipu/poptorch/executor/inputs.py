@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torchipu.capture.tensor_classes import computes_by_itself, overrides_functions
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments.parser import Arguments
 from torchipu.poptorch.executor.state import State
@@ -122,9 +123,20 @@ def check_inputs(arguments: Arguments) -> None:
         arguments: Of a call.
 
     Raises:
-        Error: A tensor is complex or empty.
+        Error: A tensor is complex or empty, or of a class that computes below the operators of torch.
     """
     for name, tensor in arguments.named_tensors():
+        kind = type(tensor).__name__
+        if computes_by_itself(tensor):
+            raise createPoptorchError(
+                f"Unsupported input {name}: tensors of {kind}, which computes in its own __torch_dispatch__. "
+                "Pass a plain torch.Tensor with the same values"
+            )
+        if overrides_functions(tensor):
+            logger.warning(
+                "Input %s is a %s. It is taken as a plain torch.Tensor: what __torch_function__ of that class does is "
+                "left out.", name, kind,
+            )
         if tensor.dtype in UNSUPPORTED_INPUTS:
             raise createPoptorchError(f"Unsupported input type torch.{tensor.dtype} for {name}")
         if tensor.numel() == 0:
