@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
 
-SOFTMAX_BLOCK = 32  # neighbouring positions of inner that an item takes
+SOFTMAX_BLOCK = 128  # neighbouring positions of inner that an item takes
 
 
 class SoftmaxMode(IntEnum):
