@@ -20,6 +20,7 @@ from torchipu._kernels.table.kernel import flat
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.chain import NATIVE, Chain, Node, Value, class_of
+from torchipu.optable.half_moves import moved_as_bits
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse
 from torchipu.optable.narrowing import WIDTHS, copy_of, narrowed
 from torchipu.optable.overwriting import may_refuse, overwritten
@@ -92,7 +93,7 @@ class Emission:
 
     def __post_init__(self) -> None:
         self.nodes = self.chain.nodes
-        fewer_bits = narrowed(self.nodes, self.results)
+        fewer_bits = narrowed(self.nodes, self.results) or moved_as_bits(self.nodes, self.results)
         if fewer_bits is not None:
             self.nodes, self.results = fewer_bits
             self.codes = {**DTYPE_CODES, **AS_THEY_ARE}
