@@ -2,6 +2,7 @@
  * are served in their order: they are bucketed by table row first, so that the result is the same on any number of
  * threads and the last write wins. */
 #include "copy_bytes_body.h"
+#include "widen_row_body.h"
 
 TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
@@ -257,15 +258,6 @@ TI_KERNEL(flatten_index) {
   return TI_OK;
 }
 
-/* The floats of a row of halves. */
-static void FN(widen_row)(float *out, const uint16_t *halves, int64_t n) {
-  int64_t i = 0;
-  for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)(halves + i));
-  if (i == n) return;
-  uint16_t lanes[16] = {0};
-  memcpy(lanes, halves + i, (size_t)(n - i) * sizeof *lanes);
-  FN(store_part)(out + i, FN(from_half)(lanes), n - i);
-}
 TI_KERNEL(bag_rows) {
   const bag_rows_ints *const p = (const bag_rows_ints *)ints;
   const int64_t rows = p->rows, width = p->width, n = p->length, bags = p->bags, mode = p->mode, bytes = p->index_bytes;

@@ -370,12 +370,13 @@ def _in_and_out(
         The input, the result, and what brings other values of the same shape into the same order.
     """
     data = op.needed("input")
-    held = plan.value_as_held(data, DType.FLOAT)
+    held = plan.value_as_held(data)
     if held.has_channels_last and (result is None or result.dtype is rounded_as.dtype):
         y = plan.scratch(_as_rows(held).shape) if result is None else plan.output_as_held(
             result, held, DType.FLOAT, rounded_as=rounded_as)
         if result is None or y.has_channels_last:
-            return _as_rows(held), y if result is None else _as_rows(y), partial(_rows_of, plan)
+            x = plan.value(data, DType.FLOAT, contiguous=False)
+            return _as_rows(x), y if result is None else _as_rows(y), partial(_rows_of, plan)
     else:
         y = _result(plan, result, data.shape) if result is None or result is rounded_as else plan.output(
             result, DType.FLOAT, rounded_as=rounded_as)

@@ -51,7 +51,8 @@ FUNCTIONS = frozenset(
         "f_logit", "f_logaddexp", "f_logaddexp2", "f_xlogy", "f_xlog1py", "f_entr", "f_sinc", "f_mish_grad", "f_glu",
         "f_glu_gate_grad", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh", "f_asinh", "f_acosh",
         "f_atanh", "f_erfc", "f_erfinv", "f_ndtri", "f_fmod", "f_remainder", "f_floor_div", "f_hypot",
-        "f_lgamma", "f_digamma", "l_floor_div", "l_trunc_div", "l_remainder", "l_fmod",
+        "f_lgamma", "f_digamma", "f_i0", "f_i0e", "f_i1", "f_i1e", "l_floor_div", "l_trunc_div", "l_remainder",
+        "l_fmod",
     ],
 )
 SHARE_NS = 10_000.0
