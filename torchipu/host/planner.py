@@ -125,7 +125,7 @@ class Planner:
         blocked = graph if self.observation is None else None
         self.terms = Terms(is_strict, packs_ahead, packs_ahead or is_alone)
         last = with_channels_last({**strides, **expected})
-        self.layouts = Layouts(blocked, self.uses, self.fused, self.terms, last)
+        self.layouts = Layouts(blocked, self.uses, self.fused, self.terms, last, free)
         self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
         self.steps: list[Step] = []
