@@ -38,7 +38,9 @@ def test_sorts_and_selections_write_their_rows_alone(shape: tuple[int, ...], dim
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32], ids=str)
 @pytest.mark.parametrize("largest", [False, True])
-def test_the_few_best_of_long_rows_come_in_order_and_the_first_of_equals_first(largest: bool, dtype: torch.dtype) -> None:
+def test_the_few_best_of_long_rows_come_in_order_and_the_first_of_equals_first(
+    largest: bool, dtype: torch.dtype,
+) -> None:
     torch.manual_seed(0)
     x = torch.randint(0, 200, (5, 777)).to(dtype)
     for kept in (1, 7, 64):

@@ -89,7 +89,7 @@ def test_whole_numbers_are_joined_along_any_dimension_and_wrap(dim, dtype):
     shape, taken = (7, 9, 40), (33,)
     index = torch.randint(shape[dim], taken)
     x, source = (
-        torch.randint(-100, 100, tuple(33 if other == dim and of_source else n for other, n in enumerate(shape))).to(dtype)
+        torch.randint(-100, 100, tuple(33 if of_source and d == dim else n for d, n in enumerate(shape))).to(dtype)
         for of_source in (False, True)
     )
     distinct = torch.randperm(shape[dim])[:5]

@@ -66,7 +66,9 @@ def test_images_with_their_channels_last_give_such_images_and_gradients(name: st
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
-def test_halves_with_their_channels_last_stay_so(mode: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halves_with_their_channels_last_stay_so(
+    mode: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kernels = planned_kernels(monkeypatch)
     given = torch.randn(2, 20, 7, 9, generator=torch.Generator().manual_seed(4)).to(dtype)
     last = given.contiguous(memory_format=torch.channels_last)

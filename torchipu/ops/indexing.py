@@ -125,7 +125,8 @@ def _join_elements(
 ) -> None:
     """Join elements of a source, or its only one where it has 0 rows, into those of a base; all are row-major.
 
-    Of several outer rows each is joined by the same index. Elements go to their places one by one, in the order of the index: to order an index by its rows goes to as many places.
+    Of several outer rows each is joined by the same index. Elements go to their places one by one, in the order of the
+    index: to order an index by its rows goes to as many places.
     """
     emit_copy(plan, _whole(out), _whole(base))
     ints = ScatterBlockInts(

@@ -52,7 +52,8 @@ class ScatterBlockInts(NamedTuple):
     """Integers of ``scatter_block``.
 
     Attributes:
-        element_bytes: Size of an element; what is joined is uint8 where it is 1, int32 where it is 4, int64 where it is 8.
+        element_bytes: Size of an element; what is joined is uint8 where it is 1, int32 where it is 4, int64 where it
+            is 8.
         is_float: Whether what is joined is float.
         index_bytes: Size of an index.
         index_rows: Rows of the index.

@@ -15,7 +15,8 @@ class IntegerMatmulInts(NamedTuple):
         inner: Summands.
         left: Strides of the left operand by matrix, row and column.
         right: Those of the right one, whose rows are dense unless ``of_columns``.
-        of_columns: Whether rows of the left operand and columns of the right one are dense: each element is a sum of its own.
+        of_columns: Whether rows of the left operand and columns of the right one are dense: elements are summed by
+            themselves.
         has_addend: Whether there is one.
         addend: Its strides.
         alpha: Factor of the product.

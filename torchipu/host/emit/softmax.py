@@ -19,7 +19,7 @@ Split = tuple[int, int, int]
 
 
 def emit_softmax(plan: HostPlanner, y: HostTensor, x: HostTensor, split: Split, mode: SoftmaxMode) -> None:
-    """Emit the softmax of ``x`` along the middle one of three dimensions, in float; `read_rows` says of which type it is.
+    """Emit the softmax of ``x`` along the middle one of three dimensions, in float, of what `read_rows` returns.
 
     Args:
         plan: Receives the step.
@@ -32,7 +32,8 @@ def emit_softmax(plan: HostPlanner, y: HostTensor, x: HostTensor, split: Split, 
     is_half = x.dtype is DType.HALF
     if inner == 1:
         plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=SoftmaxRowsInts(extent, mode, is_half=is_half), items=outer,
-                  grain=_rows_of_chunk(extent), scratch_bytes=4 * extent if is_half else 0, writes=[Blocks.rows(outer, y)], samples=Samples.of(outer, y, x))
+                  grain=_rows_of_chunk(extent), scratch_bytes=4 * extent if is_half else 0,
+                  writes=[Blocks.rows(outer, y)], samples=Samples.of(outer, y, x))
     else:
         plan.step(kernels.SOFTMAX_COLUMNS, [y], [x], ints=SoftmaxColumnsInts(extent, inner, mode),
                   items=outer * ceil_div(inner, SOFTMAX_BLOCK), grain=_rows_of_chunk(extent * SOFTMAX_BLOCK),
@@ -46,8 +47,9 @@ def emit_softmax_gradient(
     outer, extent, inner = split
     is_half = y.dtype is DType.HALF
     if inner == 1:
-        plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=SoftmaxRowsInts(extent, mode, is_half=is_half), items=outer,
-                  grain=_rows_of_chunk(extent), scratch_bytes=8 * extent if is_half else 0, writes=[Blocks.rows(outer, dx)], samples=Samples.of(outer, dx, dy, y))
+        plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=SoftmaxRowsInts(extent, mode, is_half=is_half),
+                  items=outer, grain=_rows_of_chunk(extent), scratch_bytes=8 * extent if is_half else 0,
+                  writes=[Blocks.rows(outer, dx)], samples=Samples.of(outer, dx, dy, y))
     else:
         plan.step(kernels.SOFTMAX_COLUMNS_GRAD, [dx], [dy, y], ints=SoftmaxColumnsInts(extent, inner, mode),
                   items=outer * ceil_div(inner, SOFTMAX_BLOCK), grain=_rows_of_chunk(extent * SOFTMAX_BLOCK),
