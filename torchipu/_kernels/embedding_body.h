@@ -229,7 +229,7 @@ TI_INLINE int FN(add_index)(int64_t *out, const char *from, const index_layout *
     int64_t k = FN(index_at)(from, bytes, j * step);
     k += k < 0 ? extent : 0;
     wrong |= k | (int64_t)((uint64_t)extent - 1 - (uint64_t)k);
-    out[j] += k * factor;
+    out[j] = (int64_t)((uint64_t)out[j] + (uint64_t)k * (uint64_t)factor);  /* one that is wrong may be of any size */
   }
   return wrong >= 0;
 }
