@@ -84,8 +84,10 @@ class MiniPlanner:
     def expected_output(self, tensor: Tensor) -> HostTensor:
         return self.output(tensor)
 
-    def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
-        return self.output(tensor, dtype)
+    def output_as_held(
+        self, tensor: Tensor, held: HostTensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
+    ) -> HostTensor:
+        return self.output(tensor, dtype, rounded_as=rounded_as)
 
     def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
         self.values[result] = self.values[state]

@@ -46,6 +46,18 @@ def test_negative_log_likelihood_agrees_with_float64(shape, reduction, weighted,
     torch.testing.assert_close(grad.double(), wanted_grad, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("shape", [(9, 5), (2, 3, 4, 5)])
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_negative_log_likelihood_of_halves_is_summed_in_float(shape, reduction):
+    x, labels = normal(*shape).half(), labels_of(shape, -100)
+    name = "nll_loss2d" if len(shape) == 4 else "nll_loss"
+    wanted = getattr(aten, f"{name}_forward")(x.double(), labels, None, reduction, -100)
+    found = run_record(f"aten.{name}_forward.default", {"self": x, "target": labels},
+                       {"reduction": reduction, "ignore_index": -100}, [(v.shape, x.dtype) for v in wanted])
+    for f, w in zip(found, wanted, strict=True):
+        assert torch.equal(f, w.half()) if reduction == 0 else torch.allclose(f, w.half(), rtol=1e-3)
+
+
 def test_mean_over_ignored_labels_alone_is_nan():
     x, labels = normal(3, 4), torch.full((3,), -1)
     found = run_record("aten.nll_loss_forward.default", {"self": x, "target": labels},

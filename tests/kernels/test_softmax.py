@@ -8,7 +8,7 @@ from tests.kernels.record_runner import run_record
 aten = torch.ops.aten
 INF = float("inf")
 SHAPES = [((5, 7), 1), ((3, 1), 1), ((2, 130), -1), ((7, 5), 0), ((2, 9, 40), 1), ((4, 3, 2, 2), 1), ((), 0), ((6,), 0),
-          ((200, 128), 1)]
+          ((200, 128), 1), ((9, 300), 0), ((2, 5, 131), 1)]  # the last two: more columns than a block has
 
 
 def normal(*shape):
@@ -50,10 +50,21 @@ def test_bits_do_not_depend_on_threads(shape, dim, name):
     assert torch.equal(runs[0], runs[2])
 
 
-def test_halves_are_computed_in_float():
-    x = normal(9, 30).half()
-    found, = run_record("aten._softmax.default", {"self": x}, {"dim": 1}, [x])
-    torch.testing.assert_close(found, x.double().softmax(1).half(), rtol=1e-3, atol=1e-6)
+@pytest.mark.parametrize("shape", [(9, 30), (5, 16), (3, 1), (4, 203)])
+@pytest.mark.parametrize("name", ["_softmax", "_log_softmax", "_safe_softmax"])
+def test_halves_are_computed_in_float_and_rounded_once(shape, name):
+    x, dy = normal(*shape).half(), normal(*shape).half()
+    attrs = {"dim": 1} if name == "_safe_softmax" else {"dim": 1, "half_to_float": False}
+    wanted = getattr(aten, name)(x.double(), 1, *([] if name == "_safe_softmax" else [False]))
+    for threads in (1, 3):
+        found, = run_record(f"aten.{name}.default", {"self": x}, attrs, [x], threads)
+        torch.testing.assert_close(found, wanted.half(), rtol=1e-3, atol=1e-6)
+        if name == "_safe_softmax":
+            continue
+        exact = getattr(aten, f"{name}_backward_data")(dy.double(), found.double(), 1, torch.float64)
+        grad, = run_record(f"aten.{name}_backward_data.default", {"grad_output": dy, "output": found},
+                           {"dim": 1, "input_dtype": None}, [x], threads)
+        torch.testing.assert_close(grad, exact.half(), rtol=2e-3, atol=2e-5)
 
 
 def test_exponential_is_within_two_units_in_the_last_place_over_its_range():

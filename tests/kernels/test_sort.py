@@ -36,6 +36,20 @@ def test_sorts_and_selections_write_their_rows_alone(shape: tuple[int, ...], dim
     same_bits("aten.mode.default", x % 5, dim, values_only=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32], ids=str)
+@pytest.mark.parametrize("largest", [False, True])
+def test_the_few_best_of_long_rows_come_in_order_and_the_first_of_equals_first(
+    largest: bool, dtype: torch.dtype,
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randint(0, 200, (5, 777)).to(dtype)
+    for kept in (1, 7, 64):
+        same_bits("aten.topk.default", x, kept, 1, largest, values_only=True)
+        for threads in (1, 2):
+            (_, places), _ = run_op("aten.topk.default", x, kept, 1, largest, threads=threads)
+            assert torch.equal(places, x.sort(stable=True, dim=1, descending=largest).indices[:, :kept])
+
+
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
 def test_scans_write_their_rows_alone(shape: tuple[int, ...], dim: int) -> None:
     torch.manual_seed(shape[0])

@@ -80,3 +80,58 @@ def test_single_elements_of_one_table_sort_no_index(name, monkeypatch):
 def test_elements_beyond_the_table_are_refused(wrong):
     with pytest.raises(torchipu.errors.IpuError):
         torch.compile(lambda x, k: x.put(k, torch.ones(2)), backend="ipu")(torch.zeros(40), torch.tensor([3, wrong]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64, torch.float32], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_whole_numbers_are_joined_along_any_dimension_and_wrap(dim, dtype):
+    torch.manual_seed(dim)
+    shape, taken = (7, 9, 40), (33,)
+    index = torch.randint(shape[dim], taken)
+    x, source = (
+        torch.randint(-100, 100, tuple(33 if of_source and d == dim else n for d, n in enumerate(shape))).to(dtype)
+        for of_source in (False, True)
+    )
+    distinct = torch.randperm(shape[dim])[:5]
+    calls = [
+        ("aten.index_add.default", x, dim, index, source), ("aten.index_copy.default", x, dim, distinct,
+                                                            source.narrow(dim, 0, 5).contiguous()),
+        ("aten.index_fill.int_Scalar", x, dim, distinct - shape[dim], 3),
+        *(("aten.index_reduce.default", x, dim, index, source, how) for how in ("prod", "amax", "amin")),
+    ]
+    for threads in (1, 2, 4):
+        for call in calls:
+            (found,), (wanted,) = run_op(*call, threads=threads)
+            assert found.dtype == wanted.dtype
+            if dtype.is_floating_point:
+                torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+            else:
+                assert torch.equal(found, wanted)
+        if not dtype.is_floating_point:
+            (found,), (wanted,) = run_op("aten.index_add.default", x, dim, index, source, alpha=3, threads=threads)
+            assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32], ids=str)
+@pytest.mark.parametrize("reduce", ["sum", "prod", "amax", "amin"])
+@pytest.mark.parametrize("with_self", [True, False])
+def test_scattered_whole_numbers_are_joined_in_their_own_type(reduce, with_self, dtype):
+    torch.manual_seed(0)
+    limits = torch.iinfo(dtype)
+    x, source = (torch.randint(limits.min, limits.max, shape).to(dtype) for shape in ((20, 70), (30, 70)))
+    index = torch.randint(20, (30, 70))
+    for threads in (1, 2):
+        (found,), (wanted,) = run_op("aten.scatter_reduce.two", x, 0, index, source, reduce, include_self=with_self,
+                                     threads=threads)
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("layout", [(), (1,), (300,), (7, 50), (3, 1, 90)])
+def test_positions_that_several_tensors_name_are_found_in_runs(layout):
+    torch.manual_seed(0)
+    x = torch.randn(11, 13, 17)
+    rows, columns = torch.randint(-11, 11, layout), torch.randint(-13, 13, layout[-1:])
+    for threads in (1, 2):
+        for indices in ([rows.int(), columns], [rows, columns, torch.tensor([-3])]):
+            (found,), (wanted,) = run_op("aten.index.Tensor", x, indices, threads=threads)
+            assert torch.equal(found, wanted)

@@ -241,6 +241,16 @@ def test_bags_of_embeddings(mode, padding, last):
     assert_agrees(bag, normal(9, 5), indices(9, 11), offsets)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("width", [5, 16, 37])
+def test_bags_of_rows_of_halves(mode, width):
+    def bag(weight, index, offsets):
+        return F.embedding_bag(index, weight, offsets, mode=mode, padding_idx=1)
+
+    offsets = torch.tensor([0, 2, 2, 7])
+    assert_agrees(bag, normal(9, width, dtype=torch.float16), indices(9, 11), offsets, grads=False)
+
+
 def test_bags_weigh_their_members():
     assert_agrees(
         lambda w, i, o, s: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=s), normal(9, 5), indices(9, 11),

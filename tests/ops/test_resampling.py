@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
+from tests.host.planned import planned_kernels
 from tests.kernels.elem_planner import MiniPlanner
 from torchipu import InferenceStep, Options
 from torchipu._kernels.table.resample import WINDOW
@@ -61,6 +62,24 @@ def test_images_with_their_channels_last_give_such_images_and_gradients(name: st
     plain = given.double().requires_grad_()
     interpolate(plain, **how).sum().backward()
     torch.testing.assert_close(last.grad.double(), plain.grad, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_halves_with_their_channels_last_stay_so(
+    mode: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels = planned_kernels(monkeypatch)
+    given = torch.randn(2, 20, 7, 9, generator=torch.Generator().manual_seed(4)).to(dtype)
+    last = given.contiguous(memory_format=torch.channels_last)
+    for threads in (1, 2):
+        result = compiled(lambda x: interpolate(x, size=(15, 11), mode=mode), threads)(last)
+        wanted = interpolate(given.double(), size=(15, 11), mode=mode)
+        assert result.is_contiguous(memory_format=torch.channels_last)
+        assert result.dtype == dtype
+        error = 0 if mode == "nearest" else 1e-3 if dtype is torch.float16 else 1e-2
+        torch.testing.assert_close(result.double(), wanted, atol=error, rtol=error)
+    assert "transpose" not in kernels
 
 
 @pytest.mark.parametrize("order", [(0, 2, 3, 1), (0, 3, 2, 1), (2, 0, 3, 1)])

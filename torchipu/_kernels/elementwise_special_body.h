@@ -36,6 +36,34 @@ TI_FB(signbit, FN(lt)(FN(sign_of)(A), ZERO))
 TI_FB(isposinf, FN(eq)(A, FN(set)(INFINITY)))
 TI_FB(isneginf, FN(eq)(A, FN(set)(-INFINITY)))
 
+/* I_n(x) for n = 0, 1, or exp(-|x|) of it: up to 20 by the power series, whose terms are positive and of which those left out
+ * are below a billionth of the sum; beyond one at a time. Of all lanes there are as many, so that none depends on others. */
+TI_INLINE VF FN(bessel_i)(VF x, const int n, const int is_scaled) {
+  const VM rare = FN(mor)(FN(lt)(FN(set)(20.f), FN(abs)(x)), FN(isnan)(x));
+  const VF a = FN(sel)(rare, ZERO, FN(abs)(x));
+  FN(vh) parts[2];
+  FN(vd) quarter[2], sum[2];
+  memcpy(parts, &a, sizeof a);
+  for (int h = 0; h < 2; h++) {
+    const FN(vd) wide = __builtin_convertvector(parts[h], FN(vd));
+    quarter[h] = 0.25 * wide * wide, sum[h] = (FN(vd)){0} + 1.;
+  }
+#pragma GCC unroll 28
+  for (int k = 28; k; k--)
+    for (int h = 0; h < 2; h++) sum[h] = 1. + quarter[h] * (1. / (k * (k + n))) * sum[h];
+  for (int h = 0; h < 2; h++) parts[h] = __builtin_convertvector(sum[h], FN(vh));
+  VF r;
+  memcpy(&r, parts, sizeof r);
+  if (n) r *= 0.5f * x;
+  if (is_scaled) r *= FN(exp)(-a);
+  TI_RARE_LANES(r, rare, (float)(is_scaled ? ti_bessel_i_scaled(x[j], n) : ti_bessel_i(x[j], n)));
+  return r;
+}
+TI_FUNCTION(i0, FN(bessel_i)(A, 0, 0))
+TI_FUNCTION(i0e, FN(bessel_i)(A, 0, 1))
+TI_FUNCTION(i1, FN(bessel_i)(A, 1, 0))
+TI_FUNCTION(i1e, FN(bessel_i)(A, 1, 1))
+
 /* ------------------------------------------------------------------ floats, one at a time */
 #define TI_D(name, call) TI_SCALAR(f, float, float, name, R = (float)(call))
 /* The neighbour among halves. */
@@ -59,10 +87,6 @@ TI_D(polygamma, ti_polygamma(k[0], A))
 TI_D(zeta, ti_zeta(A, B))
 TI_D(igamma, ti_igamma(A, B, 0))
 TI_D(igammac, ti_igamma(A, B, 1))
-TI_D(i0, ti_bessel_i(A, 0))
-TI_D(i0e, ti_bessel_i_scaled(A, 0))
-TI_D(i1, ti_bessel_i(A, 1))
-TI_D(i1e, ti_bessel_i_scaled(A, 1))
 TI_D(k0, ti_bessel_k(A, 0, 0))
 TI_D(k1, ti_bessel_k(A, 1, 0))
 TI_D(k0e, ti_bessel_k(A, 0, 1))

@@ -2,6 +2,7 @@
  * are served in their order: they are bucketed by table row first, so that the result is the same on any number of
  * threads and the last write wins. */
 #include "copy_bytes_body.h"
+#include "widen_row_body.h"
 
 TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
@@ -220,25 +221,39 @@ TI_KERNEL(put_rows) {
   return TI_OK;
 }
 
+/* Adds to n places in a row what an index tensor says of them, and returns whether all of it is within its extent. */
+TI_INLINE int FN(add_index)(int64_t *out, const char *from, const index_layout *of, int64_t step, int64_t n, const int64_t bytes) {
+  const int64_t extent = of->extent, factor = of->factor;
+  int64_t wrong = 0;
+  for (int64_t j = 0; j < n; j++) {
+    int64_t k = FN(index_at)(from, bytes, j * step);
+    k += k < 0 ? extent : 0;
+    wrong |= k | (int64_t)((uint64_t)extent - 1 - (uint64_t)k);
+    out[j] = (int64_t)((uint64_t)out[j] + (uint64_t)k * (uint64_t)factor);  /* one that is wrong may be of any size */
+  }
+  return wrong >= 0;
+}
+/* Runs along the last dimension: where others are is found once for each. */
 TI_KERNEL(flatten_index) {
   const flatten_index_ints *const p = (const flatten_index_ints *)ints;
-  int64_t *out = (int64_t *)args[0];
-  const int64_t tensors = p->tensors, dims = p->dims, *sizes = p->sizes;
-  for (int64_t i = begin; i < end; i++) {
-    int64_t at[TI_MAX_INDICES] = {0}, rest = i, flat = 0;
-    for (int64_t d = dims - 1; d >= 0; d--) {
-      const int64_t c = rest % sizes[d];
-      rest /= sizes[d];
-      for (int64_t t = 0; t < tensors; t++) at[t] += c * p->layouts[t].strides[d];
-    }
+  const int64_t tensors = p->tensors, last = p->dims - 1, *sizes = p->sizes;
+  for (int64_t i = begin; i < end;) {
+    const int64_t along = p->dims ? i % sizes[last] : 0, run = p->dims ? ti_min(sizes[last] - along, end - i) : 1;
+    int64_t *const out = (int64_t *)args[0] + i;
+    memset(out, 0, (size_t)run * sizeof *out);
     for (int64_t t = 0; t < tensors; t++) {
       const index_layout *const of = p->layouts + t;
-      int64_t k = FN(index_at)(args[1 + t], of->index_bytes, at[t]);
-      if (k < 0) k += of->extent;
-      if (k < 0 || k >= of->extent) return TI_TRAP_INDEX;
-      flat += k * of->factor;
+      const int64_t step = p->dims ? of->strides[last] : 0;
+      int64_t at = along * step, rest = p->dims ? i / sizes[last] : 0;
+      for (int64_t d = last - 1; d >= 0; d--) {
+        at += rest % sizes[d] * of->strides[d];
+        rest /= sizes[d];
+      }
+      const char *const from = args[1 + t] + at * of->index_bytes;
+      if (!(of->index_bytes == 8 ? FN(add_index)(out, from, of, step, run, 8) : FN(add_index)(out, from, of, step, run, 4)))
+        return TI_TRAP_INDEX;
     }
-    out[i] = flat;
+    i += run;
   }
   return TI_OK;
 }
@@ -246,6 +261,7 @@ TI_KERNEL(flatten_index) {
 TI_KERNEL(bag_rows) {
   const bag_rows_ints *const p = (const bag_rows_ints *)ints;
   const int64_t rows = p->rows, width = p->width, n = p->length, bags = p->bags, mode = p->mode, bytes = p->index_bytes;
+  const int64_t row_bytes = width * (p->is_half ? 2 : (int64_t)sizeof(float));
   for (int64_t bag = begin; bag < end; bag++) {
     float *out = (float *)args[0] + bag * width;
     int64_t *winner = (int64_t *)args[2] + bag * width, size = 0;
@@ -259,8 +275,9 @@ TI_KERNEL(bag_rows) {
       if ((uint64_t)k >= (uint64_t)rows) return TI_TRAP_INDEX;
       if (k == p->padding) continue;
       if (j + TI_ROWS_AHEAD < n)
-        FN(fetch_row)(args[3], FN(index_at)(args[4], bytes, j + TI_ROWS_AHEAD), rows, width * (int64_t)sizeof(float));
-      const float *row = (const float *)args[3] + k * width;
+        FN(fetch_row)(args[3], FN(index_at)(args[4], bytes, j + TI_ROWS_AHEAD), rows, row_bytes);
+      const float *row = (const float *)(args[3] + k * row_bytes);
+      if (p->is_half) FN(widen_row)(scratch, (const uint16_t *)row, width), row = scratch;
       const float by = p->has_weights ? ((const float *)args[6])[j] : 1.f;
       if (mode != TI_BAG_MODE_MAXIMUM) FN(sum_row)(out, size ? out : NULL, row, 1, width, by);
       else for (int64_t i = 0; i < width; i++)

@@ -1,5 +1,4 @@
-/* Products of consecutive groups of rows with a matrix for each group, whose sizes are known when the program runs;
- * and products of integers. */
+/* Products of consecutive groups of rows with a matrix for each group, whose sizes are known when the program runs. */
 #include "gemm_body.h"
 
 /* Rows [begin, end) of group g; 0 when the ends of the groups are no rows in order. */
@@ -58,28 +57,6 @@ TI_KERNEL(grouped_outer) {
         if (ak == 1) FN(tiles_k_rows)(t, m, ti_min(TI_PANEL, N - j));
         else FN(tiles_i_rows)(t, m, ti_min(TI_PANEL, N - j));
       }
-  }
-  return TI_OK;
-}
-
-TI_KERNEL(integer_matmul) {
-  (void)scalars, (void)scratch;
-  const integer_matmul_ints *const p = (const integer_matmul_ints *)ints;
-  const int64_t M = p->rows, N = p->columns, K = p->inner, bk = p->right[1], bj = p->right[2];
-  const uint64_t alpha = (uint64_t)p->alpha, beta = (uint64_t)p->beta;
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t batch = item / M, i = item % M;
-    uint64_t *c = (uint64_t *)args[0] + item * N;
-    const uint64_t *a = (const uint64_t *)args[1] + batch * p->left[0] + i * p->left[1];
-    const uint64_t *b = (const uint64_t *)args[2] + batch * p->right[0];
-    memset(c, 0, sizeof *c * (size_t)N);
-    for (int64_t k = 0; k < K; k++) {
-      const uint64_t x = a[k * p->left[2]];
-      if (bj == 1) for (int64_t j = 0; j < N; j++) c[j] += x * b[k * bk + j];
-      else for (int64_t j = 0; j < N; j++) c[j] += x * b[k * bk + j * bj];
-    }
-    const uint64_t *s = p->has_addend ? (const uint64_t *)args[3] + batch * p->addend[0] + i * p->addend[1] : NULL;
-    for (int64_t j = 0; j < N; j++) c[j] = alpha * c[j] + (s ? beta * s[j * p->addend[2]] : 0);
   }
   return TI_OK;
 }

@@ -95,29 +95,31 @@ TI_INLINE int64_t FN(join_long)(int how, int64_t x, int64_t y) {
   }
 }
 
-TI_INLINE void FN(join_at)(char *to, const char *from, const int64_t bytes, const int how, const int is_long) {
+TI_INLINE void FN(join_at)(char *to, const char *from, const int64_t bytes, const int how, const int is_float) {
   if (how == TI_JOIN_PUT) memcpy(to, from, (size_t)bytes);
-  else if (is_long) *(int64_t *)to = FN(join_long)(how, *(int64_t *)to, *(const int64_t *)from);
-  else *(float *)to = FN(join_float)(how, *(float *)to, *(const float *)from);
+  else if (is_float) *(float *)to = FN(join_float)(how, *(float *)to, *(const float *)from);
+  else if (bytes == 8) *(int64_t *)to = FN(join_long)(how, *(int64_t *)to, *(const int64_t *)from);
+  else if (bytes == 4) *(int32_t *)to = (int32_t)FN(join_long)(how, *(int32_t *)to, *(const int32_t *)from);
+  else *(uint8_t *)to = (uint8_t)FN(join_long)(how, *(uint8_t *)to, *(const uint8_t *)from);
 }
 
 TI_INLINE int FN(scatter_indexed)(char *const *args, const scatter_block_ints *p, int64_t begin, int64_t end, const int64_t bytes,
-                                  const int how, const int is_long, const int64_t index_bytes) {
+                                  const int how, const int is_float, const int64_t index_bytes) {
   const int64_t n = p->index_rows, inner = p->inner, extent = p->extent, source_rows = p->source_rows;
   const int64_t panels = (inner + TI_SCATTER_PANEL - 1) / TI_SCATTER_PANEL, constant = source_rows == 0, wraps = p->wraps;
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / panels, first = item % panels * TI_SCATTER_PANEL, columns = ti_min(TI_SCATTER_PANEL, inner - first);
     char *out = args[0] + (o * extent * inner + first) * bytes;
     const char *source = args[2] + (constant ? 0 : (o * source_rows * inner + first) * bytes);
-    const char *index = args[1] + (o * n * inner + first) * index_bytes;
+    const char *index = args[1] + ((p->shares_index ? 0 : o * n * inner) + first) * index_bytes;
     if (inner == 1) {
       int64_t places[TI_CHECKED_INDICES];
       for (int64_t i = 0; i < n; i += TI_CHECKED_INDICES) {
         const int64_t last = ti_min(n, i + TI_CHECKED_INDICES);
         if (!FN(list_rows)(places, index + i * index_bytes, index_bytes, last - i, extent, wraps)) return TI_TRAP_INDEX;
-        if (constant) for (int64_t j = i; j < last; j++) FN(join_at)(out + places[j - i] * bytes, source, bytes, how, is_long);
+        if (constant) for (int64_t j = i; j < last; j++) FN(join_at)(out + places[j - i] * bytes, source, bytes, how, is_float);
         else for (int64_t j = i; j < last; j++)
-          FN(join_at)(out + places[j - i] * bytes, source + j * bytes, bytes, how, is_long);
+          FN(join_at)(out + places[j - i] * bytes, source + j * bytes, bytes, how, is_float);
       }
       continue;
     }
@@ -125,7 +127,7 @@ TI_INLINE int FN(scatter_indexed)(char *const *args, const scatter_block_ints *p
       if (!FN(are_rows)(index, index_bytes, columns, extent)) return TI_TRAP_INDEX;
       for (int64_t j = 0; j < columns; j++)
         FN(join_at)(out + (FN(position)(index, index_bytes, j) * inner + j) * bytes,
-                    source + (constant ? 0 : (i * inner + j) * bytes), bytes, how, is_long);
+                    source + (constant ? 0 : (i * inner + j) * bytes), bytes, how, is_float);
     }
   }
   return TI_OK;
@@ -133,10 +135,12 @@ TI_INLINE int FN(scatter_indexed)(char *const *args, const scatter_block_ints *p
 
 TI_KERNEL(scatter_block) {
   const scatter_block_ints *const p = (const scatter_block_ints *)ints;
-#define TI_INDEXED(bytes, how, is_long) \
-  (p->index_bytes == 8 ? FN(scatter_indexed)(args, p, begin, end, bytes, how, is_long, 8) \
-                       : FN(scatter_indexed)(args, p, begin, end, bytes, how, is_long, 4))
-#define TI_JOINED(how) (p->element_bytes == 8 ? TI_INDEXED(8, how, 1) : TI_INDEXED(4, how, 0))
+#define TI_INDEXED(bytes, how, is_float) \
+  (p->index_bytes == 8 ? FN(scatter_indexed)(args, p, begin, end, bytes, how, is_float, 8) \
+                       : FN(scatter_indexed)(args, p, begin, end, bytes, how, is_float, 4))
+#define TI_JOINED(how) \
+  (p->is_float ? TI_INDEXED(4, how, 1) \
+   : p->element_bytes == 8 ? TI_INDEXED(8, how, 0) : p->element_bytes == 4 ? TI_INDEXED(4, how, 0) : TI_INDEXED(1, how, 0))
   switch (p->how) {
     case TI_JOIN_ADD: return TI_JOINED(TI_JOIN_ADD);
     case TI_JOIN_MULTIPLY: return TI_JOINED(TI_JOIN_MULTIPLY);
@@ -215,7 +219,7 @@ TI_KERNEL(take_strided) {
         default: for (int64_t i = 0; i < inner; i++) out[i] = join(TI_JOIN_ADD, out[i], s[i * lane]); break; \
       } \
     } \
-    if (how == TI_JOIN_MEAN && count > 1) for (int64_t i = 0; i < inner; i++) out[i] = divide; \
+    if (how == TI_JOIN_MEAN && count > 1) for (int64_t i = 0; i < inner; i++) out[i] = divide; /* of float and int64 alone */ \
   } while (0)
 
 TI_KERNEL(reduce_indexed) {
@@ -225,8 +229,10 @@ TI_KERNEL(reduce_indexed) {
   const int64_t lane = p->source_column, how = p->how;
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / rows, k = item % rows;
-    if (p->is_long) TI_REDUCE_ROWS(int64_t, FN(join_long), out[i] / count - (out[i] % count < 0));
-    else TI_REDUCE_ROWS(float, FN(join_float), out[i] / (float)count);
+    if (p->is_float) TI_REDUCE_ROWS(float, FN(join_float), out[i] / (float)count);
+    else if (p->element_bytes == 8) TI_REDUCE_ROWS(int64_t, FN(join_long), out[i] / count - (out[i] % count < 0));
+    else if (p->element_bytes == 4) TI_REDUCE_ROWS(int32_t, (int32_t)FN(join_long), out[i]);
+    else TI_REDUCE_ROWS(uint8_t, (uint8_t)FN(join_long), out[i]);
   }
   return TI_OK;
 }

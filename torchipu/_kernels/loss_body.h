@@ -6,9 +6,16 @@ TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
 }
 
+/* Element i of floats, or of halves. */
+TI_INLINE float FN(element)(const char *p, int64_t i, int64_t is_half) {
+  if (!is_half) return ((const float *)p)[i];
+  const uint16_t lanes[16] = {((const uint16_t *)p)[i]};
+  return FN(from_half)(lanes)[0];
+}
+
 TI_KERNEL(nll) {
   float *out = (float *)args[0];
-  const float *x = (const float *)args[1], *w = (const float *)args[3];
+  const float *w = (const float *)args[3];
   const nll_ints *const p = (const nll_ints *)ints;
   const int64_t count = p->positions, classes = p->classes, inner = p->inner, reduction = p->reduction, chunk = p->chunk;
   for (int64_t item = begin; item < end; item++) {
@@ -19,7 +26,7 @@ TI_KERNEL(nll) {
       if (k != p->ignored) {
         if (k < 0 || k >= classes) return TI_TRAP_INDEX;
         const float weight = p->has_weight ? w[k] : 1.0f;
-        value = -x[(i / inner * classes + k) * inner + i % inner] * weight;
+        value = -FN(element)(args[1], (i / inner * classes + k) * inner + i % inner, p->is_half) * weight;
         total += weight;
       }
       if (reduction == TI_REDUCTION_NONE) out[i] = value;

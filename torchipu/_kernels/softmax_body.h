@@ -1,5 +1,13 @@
 /* Softmax and log-softmax; table/softmax.py says what the kernels take. */
 #include "row_sums_body.h"
+#include "widen_row_body.h"
+
+/* A row as floats: where it lies, or in scratch where it is of halves. */
+TI_INLINE const float *FN(row_of)(const char *base, int64_t row, int64_t n, int64_t is_half, float *scratch) {
+  if (!is_half) return (const float *)base + row * n;
+  FN(widen_row)(scratch, (const uint16_t *)base + row * n, n);
+  return scratch;
+}
 
 TI_INLINE float FN(row_max)(const float *x, int64_t n) {
   const VF least = FN(set)(-INFINITY);
@@ -21,7 +29,7 @@ TI_KERNEL(softmax_rows) {
   const int64_t n = shape->extent, mode = shape->mode;
   for (int64_t row = begin; row < end; row++) {
     float *y = (float *)args[0] + row * n;
-    const float *x = (const float *)args[1] + row * n;
+    const float *const x = FN(row_of)(args[1], row, n, shape->is_half, scratch);
     const float top = FN(row_max)(x, n);
     const VF m = FN(set)(top), low = FN(set)(-INFINITY);
     VF s = {0}, t = {0};
@@ -75,7 +83,8 @@ TI_KERNEL(softmax_rows_grad) {
   const int64_t n = shape->extent, mode = shape->mode;
   for (int64_t row = begin; row < end; row++) {
     float *dx = (float *)args[0] + row * n;
-    const float *dy = (const float *)args[1] + row * n, *y = (const float *)args[2] + row * n;
+    const float *const dy = FN(row_of)(args[1], row, n, shape->is_half, scratch);
+    const float *const y = FN(row_of)(args[2], row, n, shape->is_half, (float *)scratch + n);
     VF s = {0}, t = {0};
     int64_t i = 0;
     if (mode == TI_SOFTMAX_MODE_LOG) {
@@ -103,39 +112,53 @@ TI_KERNEL(softmax_rows_grad) {
   return TI_OK;
 }
 
+/* Columns of a block are taken together, row by row: a row of a large tensor is far from the next, often in the same sets of a
+ * cache. What belongs to a column lies in vectors beside each other. */
+#define TI_SOFTMAX_VECTORS (TI_SOFTMAX_BLOCK / VL)
+#define TI_EACH_VECTOR(v, width) \
+  for (int64_t v = 0, left = width; left > 0; v++, left -= VL)
+
+/* Zeros for columns of -inf alone: NaN is not above -inf either, and such a column stays NaN. */
+static void FN(clear_masked)(float *y, const float *x, const VF *top, int64_t n, int64_t inner, int64_t width) {
+  for (int64_t k = 0; k < width; k++) {
+    if (top[k / VL][k % VL] != -INFINITY) continue;
+    int masked = 1;
+    for (int64_t i = 0; i < n; i++) masked &= x[i * inner + k] == -INFINITY;
+    for (int64_t i = 0; masked && i < n; i++) y[i * inner + k] = 0.0f;
+  }
+}
 TI_KERNEL(softmax_columns) {
   const softmax_columns_ints *const shape = (const softmax_columns_ints *)ints;
   const int64_t n = shape->extent, inner = shape->inner, mode = shape->mode, blocks = ti_ceil(inner, TI_SOFTMAX_BLOCK);
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item % blocks * TI_SOFTMAX_BLOCK, last = ti_min(inner, first + TI_SOFTMAX_BLOCK);
-    for (int64_t at = first; at < last; at += VL) {
-      const int64_t width = ti_min(VL, last - at), base = item / blocks * n * inner + at;
-      float *y = (float *)args[0] + base;
-      const float *x = (const float *)args[1] + base;
-      VF m = FN(set)(-INFINITY), s = {0};
-      for (int64_t i = 0; i < n; i++) m = FN(max)(FN(load_most)(x + i * inner, width), m);
-      for (int64_t i = 0; i < n; i++) {
-        const VF p = FN(exp)(FN(load_most)(x + i * inner, width) - m);
-        if (mode != TI_SOFTMAX_MODE_LOG) FN(store_most)(y + i * inner, p, width);
-        s += p;
-      }
-      if (mode == TI_SOFTMAX_MODE_LOG) {
-        const VF shift = FN(log)(s);
-        for (int64_t i = 0; i < n; i++)
-          FN(store_most)(y + i * inner, FN(load_most)(x + i * inner, width) - m - shift, width);
-        continue;
-      }
-      VF scale = 1.0f / s;
+    const int64_t first = item % blocks * TI_SOFTMAX_BLOCK, base = item / blocks * n * inner + first;
+    const int64_t width = ti_min(TI_SOFTMAX_BLOCK, inner - first);
+    float *const y = (float *)args[0] + base;
+    const float *const x = (const float *)args[1] + base;
+    VF top[TI_SOFTMAX_VECTORS], sum[TI_SOFTMAX_VECTORS];
+    for (int v = 0; v < TI_SOFTMAX_VECTORS; v++) top[v] = FN(set)(-INFINITY), sum[v] = FN(set)(0.0f);
+    for (int64_t i = 0; i < n; i++)
+      TI_EACH_VECTOR(v, width) top[v] = FN(max)(FN(load_most)(x + i * inner + v * VL, left), top[v]);
+    if (mode == TI_SOFTMAX_MODE_LOG) {
       for (int64_t i = 0; i < n; i++)
-        FN(store_most)(y + i * inner, FN(load_most)(y + i * inner, width) * scale, width);
-      if (mode != TI_SOFTMAX_MODE_SAFE) continue;
-      for (int64_t k = 0; k < width; k++) {
-        if (m[k] != -INFINITY) continue;
-        int masked = 1;
-        for (int64_t i = 0; i < n; i++) masked &= x[i * inner + k] == -INFINITY;
-        for (int64_t i = 0; masked && i < n; i++) y[i * inner + k] = 0.0f;
-      }
+        TI_EACH_VECTOR(v, width) sum[v] += FN(exp)(FN(load_most)(x + i * inner + v * VL, left) - top[v]);
+      for (int v = 0; v < TI_SOFTMAX_VECTORS; v++) sum[v] = FN(log)(sum[v]);
+      for (int64_t i = 0; i < n; i++)
+        TI_EACH_VECTOR(v, width)
+          FN(store_most)(y + i * inner + v * VL, FN(load_most)(x + i * inner + v * VL, left) - top[v] - sum[v], left);
+      continue;
     }
+    for (int64_t i = 0; i < n; i++)
+      TI_EACH_VECTOR(v, width) {
+        const VF p = FN(exp)(FN(load_most)(x + i * inner + v * VL, left) - top[v]);
+        FN(store_most)(y + i * inner + v * VL, p, left);
+        sum[v] += p;
+      }
+    for (int v = 0; v < TI_SOFTMAX_VECTORS; v++) sum[v] = 1.0f / sum[v];
+    for (int64_t i = 0; i < n; i++)
+      TI_EACH_VECTOR(v, width)
+        FN(store_most)(y + i * inner + v * VL, FN(load_most)(y + i * inner + v * VL, left) * sum[v], left);
+    if (mode == TI_SOFTMAX_MODE_SAFE) FN(clear_masked)(y, x, top, n, inner, width);
   }
   return TI_OK;
 }
@@ -144,22 +167,26 @@ TI_KERNEL(softmax_columns_grad) {
   const softmax_columns_ints *const shape = (const softmax_columns_ints *)ints;
   const int64_t n = shape->extent, inner = shape->inner, mode = shape->mode, blocks = ti_ceil(inner, TI_SOFTMAX_BLOCK);
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item % blocks * TI_SOFTMAX_BLOCK, last = ti_min(inner, first + TI_SOFTMAX_BLOCK);
-    for (int64_t at = first; at < last; at += VL) {
-      const int64_t width = ti_min(VL, last - at), base = item / blocks * n * inner + at;
-      float *dx = (float *)args[0] + base;
-      const float *dy = (const float *)args[1] + base, *y = (const float *)args[2] + base;
-      VF s = {0};
-      for (int64_t i = 0; i < n; i++) {
-        const VF g = FN(load_most)(dy + i * inner, width);
-        if (mode == TI_SOFTMAX_MODE_LOG) s += g;
-        else s += g * FN(load_most)(y + i * inner, width);
+    const int64_t first = item % blocks * TI_SOFTMAX_BLOCK, base = item / blocks * n * inner + first;
+    const int64_t width = ti_min(TI_SOFTMAX_BLOCK, inner - first);
+    float *const dx = (float *)args[0] + base;
+    const float *const dy = (const float *)args[1] + base, *const y = (const float *)args[2] + base;
+    VF sum[TI_SOFTMAX_VECTORS];
+    for (int v = 0; v < TI_SOFTMAX_VECTORS; v++) sum[v] = FN(set)(0.0f);
+    for (int64_t i = 0; i < n; i++)
+      TI_EACH_VECTOR(v, width) {
+        const VF g = FN(load_most)(dy + i * inner + v * VL, left);
+        if (mode == TI_SOFTMAX_MODE_LOG) sum[v] += g;
+        else sum[v] += g * FN(load_most)(y + i * inner + v * VL, left);
       }
-      for (int64_t i = 0; i < n; i++) {
-        const VF g = FN(load_most)(dy + i * inner, width), v = FN(load_most)(y + i * inner, width);
-        FN(store_most)(dx + i * inner, mode == TI_SOFTMAX_MODE_LOG ? g - FN(exp)(v) * s : v * (g - s), width);
+    for (int64_t i = 0; i < n; i++)
+      TI_EACH_VECTOR(v, width) {
+        const int64_t at = i * inner + v * VL;
+        const VF g = FN(load_most)(dy + at, left), made = FN(load_most)(y + at, left);
+        FN(store_most)(dx + at, mode == TI_SOFTMAX_MODE_LOG ? g - FN(exp)(made) * sum[v] : made * (g - sum[v]), left);
       }
-    }
   }
   return TI_OK;
 }
+#undef TI_SOFTMAX_VECTORS
+#undef TI_EACH_VECTOR

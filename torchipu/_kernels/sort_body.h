@@ -131,6 +131,29 @@ static void FN(few_smallest)(ti_entry *e, const float *x, int64_t n, int64_t k, 
   }
 }
 
+/* The same of a dense row of whole numbers: which of a few are better is one comparison for all of them. */
+static void FN(few_smallest_whole)(ti_entry *e, const int64_t *x, int64_t n, int64_t k, int descending) {
+  enum { TOGETHER = 8 };
+  const uint64_t turn = descending ? ~0ull : 0;
+#define TI_KEY(at) (((uint64_t)x[at] ^ 0x8000000000000000ull) ^ turn)
+  for (int64_t i = 0; i < k; i++) FN(insert_entry)(e, i, (ti_entry){TI_KEY(i), i});
+  int64_t i = k;
+  while (i < n) {
+    const int64_t worst = x[e[k - 1].at], last = ti_min(n, i + TOGETHER);
+    if (last == i + TOGETHER) {
+      int64_t better = 0;
+      if (descending) for (int j = 0; j < TOGETHER; j++) better |= -(int64_t)(x[i + j] > worst);
+      else for (int j = 0; j < TOGETHER; j++) better |= -(int64_t)(x[i + j] < worst);
+      if (!better) { i = last; continue; }
+    }
+    for (; i < last; i++) {
+      const uint64_t key = TI_KEY(i);
+      if (key < e[k - 1].key) FN(insert_entry)(e, k - 1, (ti_entry){key, i});
+    }
+  }
+#undef TI_KEY
+}
+
 TI_KERNEL(sort) {
   (void)scalars;
   const sort_ints *const shape = (const sort_ints *)ints;
@@ -140,8 +163,9 @@ TI_KERNEL(sort) {
   for (int64_t item = begin; item < end; item++) {
     const int64_t outer = item / inner, position = item % inner;
     const char *x = args[2] + (outer * n * inner + position) * (is_long ? 8 : 4);
-    if (!is_long && inner == 1 && k > 0 && k <= TI_SORT_FEW && k * TI_SORT_FEW_OF <= n) {
-      FN(few_smallest)(e, (const float *)x, n, k, (int)shape->descending);
+    if (inner == 1 && k > 0 && k <= TI_SORT_FEW && k * TI_SORT_FEW_OF <= n) {
+      if (is_long) FN(few_smallest_whole)(e, (const int64_t *)x, n, k, (int)shape->descending);
+      else FN(few_smallest)(e, (const float *)x, n, k, (int)shape->descending);
     } else {
       FN(load_entries)(e, x, n, inner, is_long, (int)shape->descending);
       FN(sort_smallest)(e, spare, n, k);

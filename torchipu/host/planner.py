@@ -226,11 +226,28 @@ class Planner:
                 return held
         return self.value(tensor, dtype)
 
-    def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
+    def output_as_held(
+        self, tensor: Tensor, held: HostTensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
+    ) -> HostTensor:
         """Return storage for a result, in the order in which an operand lies where it may lie so."""
-        is_plain = self._is_in_blocks or dtype not in (None, tensor.dtype) or self._in_concatenation(tensor) is not None
+        is_cast, rounded = dtype not in (None, tensor.dtype), rounded_as or tensor
+        is_plain = (self._is_in_blocks or self._in_concatenation(tensor) is not None
+                    or (is_cast and not self._rounds_anywhere(rounded)))
         order = None if is_plain else self.orders.like(held, tensor)
-        return self.output(tensor, dtype) if order is None else self._output_in_order(tensor, order)
+        if order is None:
+            return self.output(tensor, dtype, rounded_as=rounded_as)
+        stored = self._output_in_order(tensor, order)
+        if not is_cast:
+            return stored
+        assert dtype is not None
+        lying = self.scratch([tensor.shape[dim] for dim in order], dtype)
+        computed = lying.permuted([order.index(dim) for dim in range(len(order))])
+        self._casts_due.append((tensor, rounded, computed))
+        return computed
+
+    def _rounds_anywhere(self, result: Tensor) -> bool:
+        """Whether a half result is rounded without random bits, which are drawn by place."""
+        return result.dtype is DType.HALF and self.streams.of_rounding(self.uses.makers[result], result).random is None
 
     def expected_order(self, tensor: Tensor) -> tuple[int, ...] | None:
         """Return the order of dimensions in which the caller expects a result; None where nobody does."""
@@ -539,6 +556,8 @@ class Planner:
         steps = self.steps[begin:]
         for tensor, rounded, computed in self._casts_due:
             held, end = self.values.by_tensor[tensor], len(self.steps)
+            if not computed.is_contiguous:  # both lie in one order: as it is in memory
+                held, computed = held.permuted(computed.order), computed.permuted(computed.order)
             rounding = self.rounding(self.uses.makers[rounded], rounded)
             # Within a loop the random words of a trip come from steps of their own: these go before the op's.
             self.steps[begin:] = [*self.steps[end:], *self.steps[begin:end]]

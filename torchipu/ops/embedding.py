@@ -87,7 +87,10 @@ def _wanted_slots(op: Op) -> list[Tensor | None]:
 
 
 def _emit_bag(op: Op, plan: HostPlanner) -> None:
-    table, index = plan.value(op.needed("weight"), DType.FLOAT), plan.value(op.needed("indices"))
+    weight, index = op.needed("weight"), plan.value(op.needed("indices"))
+    # Of halves those rows become floats that bags have, not the table.
+    is_half = weight.dtype is DType.HALF and not plan.may_have_floats(weight)
+    table = plan.value(weight, DType.HALF if is_half else DType.FLOAT)
     offsets, bags = _offsets(op, plan, index)
     weights, mode = op.operand("per_sample_weights"), BagMode(op.integer("mode", 0))
     by = plan.value(weights, DType.FLOAT) if weights is not None else table
@@ -100,9 +103,10 @@ def _emit_bag(op: Op, plan: HostPlanner) -> None:
     ints = BagRowsInts(
         rows=table.shape[0], width=width, length=index.num_elements, bags=bags, mode=mode,
         index_bytes=INDEX_BYTES[index.dtype], padding=op.integer("padding_idx", -1), has_weights=weights is not None,
+        is_half=is_half,
     )
     plan.step(kernels.BAG_ROWS, [result, sizes, winning], [table, index, offsets, by], ints=ints, items=bags,
-              writes=[Blocks.rows(bags, result)])
+              scratch_bytes=4 * width if is_half else 0, writes=[Blocks.rows(bags, result)])
     if bag_of is not None:
         _fill_bag_of(plan, plan.output(bag_of), index, offsets, bags)
     for tensor, computed in ((bag_size, sizes), (winners, winning)):

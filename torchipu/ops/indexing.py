@@ -42,7 +42,7 @@ REDUCTIONS = {
     "add": Join.ADD, "sum": Join.ADD, "multiply": Join.MULTIPLY, "prod": Join.MULTIPLY, "amax": Join.MAX,
     "amin": Join.MIN, "mean": Join.MEAN,
 }
-LEAST, MOST = -(2**63), 2**63 - 1
+LIMITS = {DType.LONG: (-(2**63), 2**63 - 1), DType.INT: (-(2**31), 2**31 - 1), DType.UNSIGNED_CHAR: (0, 255)}
 
 
 # --------------------------------------------------------------------------- blocks: gather and scatter
@@ -109,11 +109,11 @@ def _scatter(
     """Join a source, or a number, into row-major ``out`` where an index says."""
     outer, extent, inner = outer_of(out.shape, dim)
     source_rows = 0 if source is None else source.shape[dim]
-    given = plan.constant((number,), out.dtype) if source is None else source
+    given = plan.constant((_as_element(number, out.dtype),), out.dtype) if source is None else source
     n = index.shape[dim]
     ints = ScatterBlockInts(
-        element_bytes=out.dtype.host_bytes, index_bytes=INDEX_BYTES[index.dtype], index_rows=n, inner=inner,
-        extent=extent, source_rows=source_rows, how=how, wraps=False,
+        element_bytes=out.dtype.host_bytes, is_float=out.dtype is DType.FLOAT, index_bytes=INDEX_BYTES[index.dtype],
+        index_rows=n, inner=inner, extent=extent, source_rows=source_rows, how=how, wraps=False, shares_index=False,
     )
     plan.step(kernels.SCATTER_BLOCK, [out], [index, given], ints=ints, items=outer * -(-inner // SCATTER_PANEL),
               grain=max(1, BLOCK_SHARE // max(1, n * min(inner, SCATTER_PANEL))), reads_outputs=True)
@@ -121,18 +121,21 @@ def _scatter(
 
 def _join_elements(
     plan: HostPlanner, out: HostTensor, base: HostTensor, index: HostTensor, source: HostTensor, *,
-    source_rows: int, how: Join, wraps: bool,
+    source_rows: int, how: Join, wraps: bool, outer: int = 1,
 ) -> None:
     """Join elements of a source, or its only one where it has 0 rows, into those of a base; all are row-major.
 
-    They go to their places one by one, in the order of the index: to order an index by its rows goes to as many places.
+    Of several outer rows each is joined by the same index. Elements go to their places one by one, in the order of the
+    index: to order an index by its rows goes to as many places.
     """
     emit_copy(plan, _whole(out), _whole(base))
     ints = ScatterBlockInts(
-        element_bytes=out.dtype.host_bytes, index_bytes=INDEX_BYTES[index.dtype], index_rows=index.num_elements,
-        inner=1, extent=out.num_elements, source_rows=source_rows, how=how, wraps=wraps,
+        element_bytes=out.dtype.host_bytes, is_float=out.dtype is DType.FLOAT, index_bytes=INDEX_BYTES[index.dtype],
+        index_rows=index.num_elements, inner=1, extent=out.num_elements // outer, source_rows=source_rows, how=how,
+        wraps=wraps, shares_index=True,
     )
-    plan.step(kernels.SCATTER_BLOCK, [out], [index, source], ints=ints, reads_outputs=True)
+    plan.step(kernels.SCATTER_BLOCK, [out], [index, source], ints=ints, items=outer,
+              grain=max(1, BLOCK_SHARE // index.num_elements), reads_outputs=True)
 
 
 def _identity(how: Join, dtype: DType) -> float:
@@ -143,7 +146,21 @@ def _identity(how: Join, dtype: DType) -> float:
         return 0
     if dtype.is_floating:
         return -inf if how == Join.MAX else inf
-    return LEAST if how == Join.MAX else MOST
+    least, most = LIMITS[dtype]
+    return least if how == Join.MAX else most
+
+
+def _joining_type(dtype: DType, how: Join) -> DType:
+    """Return the type in which elements are joined: their own where it has sums that wrap as eager's do."""
+    return dtype if how == Join.PUT or (how != Join.MEAN and dtype in LIMITS) else arithmetic_type(dtype)
+
+
+def _as_element(number: float, dtype: DType) -> float:
+    """Return a number as an element of a type has it, where whole ones wrap."""
+    if dtype not in LIMITS:
+        return number
+    least, most = LIMITS[dtype]
+    return (int(number) - least) % (most - least + 1) + least
 
 
 def _reduction(op: Op) -> tuple[Join, bool]:
@@ -161,7 +178,7 @@ def _emit_scatter(op: Op, plan: HostPlanner) -> None:
     """Emit scatter in all its forms: a tensor or a number, put or reduced."""
     how, with_base = _reduction(op)
     base_tensor, index_tensor, values = op.needed("self"), op.needed("index"), op.operand("src")
-    dtype = base_tensor.dtype if how == Join.PUT else arithmetic_type(base_tensor.dtype)
+    dtype = _joining_type(base_tensor.dtype, how)
     out = plan.output(op.outputs[0], dtype)
     if _emit_shared_scatter(op, plan, out, how, with_base):
         return
@@ -268,7 +285,8 @@ def _reduce_rows(
         plan.step(kernels.REDUCE_INDEXED, [out], [base, source, *buckets],
                   ints=ReduceIndexedInts(
                       rows=rows, source_rows=count, inner=inner, with_base=with_base, source_row=strides[0],
-                      source_column=strides[1], how=how, is_long=base.dtype is DType.LONG,
+                      source_column=strides[1], how=how, element_bytes=base.dtype.host_bytes,
+                      is_float=base.dtype is DType.FLOAT,
                   ),
                   items=outer * rows,
                   grain=row_grain(inner))
@@ -283,7 +301,7 @@ def _emit_along(op: Op, plan: HostPlanner) -> None:
     elif name == "index_reduce":
         how, with_base = _reduction(op)
     tensor = op.needed("self")
-    dtype = tensor.dtype if how == Join.PUT else arithmetic_type(tensor.dtype)
+    dtype = _joining_type(tensor.dtype, how)
     base, index = _whole(plan.value(tensor, dtype)), plan.value(op.needed("index"))
     sizes = outer_of(base.shape, dim_of(op, len(base.shape)))
     inner = sizes[2]
@@ -293,13 +311,15 @@ def _emit_along(op: Op, plan: HostPlanner) -> None:
         source = plan.constant((op.number("value"),), dtype)
     else:
         source = plan.value(values, dtype)
-    if alpha != 1.0 and dtype is DType.LONG:
-        source = _scaled(plan, source, int(alpha))
+    if alpha != 1.0 and not dtype.is_floating:
+        source, alpha = _scaled(plan, source, int(alpha)), 1.0
     out = plan.output(op.outputs[0], dtype)
     wraps = name == "index_fill"
-    if sizes[0] == inner == 1 and how in (Join.PUT, Join.ADD) and with_base and alpha == 1.0 and index.num_elements:
+    is_sum = how == Join.ADD and dtype is DType.FLOAT  # of several rows: the kernel of sums has some side by side
+    if (inner == 1 and how != Join.MEAN and with_base and alpha == 1.0 and index.num_elements and base.num_elements
+            and (sizes[0] == 1 or not is_sum)):
         source_rows = index.num_elements if strides[0] else 0
-        _join_elements(plan, out, base, index, source, source_rows=source_rows, how=how, wraps=wraps)
+        _join_elements(plan, out, base, index, source, source_rows=source_rows, how=how, wraps=wraps, outer=sizes[0])
         return
     buckets = bucket(plan, index, sizes[1], wrap=wraps)
     _reduce_rows(plan, out, base, source, buckets, sizes=sizes, count=index.num_elements, strides=strides, how=how,
@@ -309,7 +329,7 @@ def _emit_along(op: Op, plan: HostPlanner) -> None:
 def _scaled(plan: HostPlanner, source: HostTensor, factor: int) -> HostTensor:
     """Return whole numbers times a factor."""
     count = source.num_elements
-    product, index = plan.scratch(source.shape, DType.LONG), plan.scratch((1, count), DType.LONG)
+    product, index = plan.scratch(source.shape, source.dtype), plan.scratch((1, count), DType.LONG)
     emit_copy(plan, product, source)
     emit_fill(plan, index, 0)
     _scatter(plan, replace(product, shape=(1, count), strides=(count, 1)), index, None, factor, 0, Join.MULTIPLY)
@@ -407,7 +427,7 @@ def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     """Bring the indexed dimensions to the front, write rows there, and show the result in the order asked for."""
     tensor, dims = op.needed("self"), _marks(op)
     how = Join.ADD if op.flag("accumulate") else Join.PUT
-    dtype = arithmetic_type(tensor.dtype) if how == Join.ADD else tensor.dtype
+    dtype = _joining_type(tensor.dtype, how)
     order = [*dims, *(dim for dim in range(len(tensor.shape)) if dim not in dims)]
     base = _row_major(plan, _permuted(plan.value(tensor, dtype, contiguous=False), order))
     extents, row = base.shape[: len(dims)], base.shape[len(dims) :]
@@ -464,7 +484,7 @@ def _emit_take(op: Op, plan: HostPlanner) -> None:
 def _emit_put(op: Op, plan: HostPlanner) -> None:
     tensor = op.needed("self")
     how = Join.ADD if op.flag("accumulate") else Join.PUT
-    dtype = arithmetic_type(tensor.dtype) if how == Join.ADD else tensor.dtype
+    dtype = _joining_type(tensor.dtype, how)
     base, index = plan.value(tensor, dtype), plan.value(op.needed("index"))
     source, out = plan.value(op.needed("source"), dtype), plan.output(op.outputs[0], dtype)
     if index.num_elements and base.num_elements:

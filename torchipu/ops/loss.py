@@ -107,7 +107,8 @@ def _reduction(op: Op) -> Reduction:
 
 
 def _emit_nll(op: Op, plan: HostPlanner) -> None:
-    x = plan.value(op.inputs[0], DType.FLOAT)
+    is_half = op.inputs[0].dtype is DType.HALF and not plan.may_have_floats(op.inputs[0])
+    x = plan.value(op.inputs[0], DType.HALF if is_half else DType.FLOAT)  # of which one in each row is read
     labels, label_bytes = _labels(op, plan)
     weight = op.operand("weight")
     outer, classes, inner = classes_of(x.shape)
@@ -120,6 +121,7 @@ def _emit_nll(op: Op, plan: HostPlanner) -> None:
     ints = NllInts(
         positions=count, classes=classes, inner=inner, ignored=op.integer("ignore_index"), reduction=reduction,
         target_bytes=label_bytes, has_weight=weight is not None, chunk=NLL_CHUNK,
+        is_half=is_half,
     )
     to = out if reduction is Reduction.NONE else partials
     plan.step(kernels.NLL, [to], [x, labels, _optional(plan, weight, x)], ints=ints, items=chunks,

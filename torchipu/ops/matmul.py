@@ -10,7 +10,7 @@ from torchipu.device.integer_products import integer_vertices
 from torchipu.device.product_sets import layer_vertices
 from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
 from torchipu.host.emit.half_partials import emit_half_product, partials_of
-from torchipu.host.emit.integer_matmul import emit_integer_product
+from torchipu.host.emit.integer_matmul import emit_integer_product, integer_type
 from torchipu.host.emit.matmul import emit_product, matrix, right_matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -98,11 +98,12 @@ register_fusion(Fusion(("aten.mm.default", ACCUMULATE), _adds_up, _emit_accumula
 
 def _emit_integers(op: Op, plan: HostPlanner, left: Tensor, right: Tensor, added: Tensor | None) -> None:
     alpha, beta = (int(op.number(name, 1)) for name in ("alpha", "beta"))
-    held, other = (plan.value(tensor, DType.LONG, contiguous=False) for tensor in (left, right))
+    kind = integer_type(op.outputs[0].dtype)
+    held, other = (plan.value(tensor, kind, contiguous=False) for tensor in (left, right))
     addend = None
     if added is not None and beta != 0:
-        addend = broadcast(plan.value(added, DType.LONG, contiguous=False), op.outputs[0].shape)
-    emit_integer_product(plan, plan.output(op.outputs[0], DType.LONG), held, other, addend, alpha, beta)
+        addend = broadcast(plan.value(added, kind, contiguous=False), op.outputs[0].shape)
+    emit_integer_product(plan, plan.output(op.outputs[0], kind), held, other, addend, alpha, beta)
 
 
 _ONE_TYPE = of_one_type(lambda op: op.inputs)

@@ -8,7 +8,7 @@ from torchipu.device.bias import with_bias
 from torchipu.device.integer_products import integer_vertices
 from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
-from torchipu.host.emit.integer_matmul import emit_integer_product
+from torchipu.host.emit.integer_matmul import emit_integer_product, integer_type
 from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -59,13 +59,14 @@ def _turned(held: HostTensor) -> HostTensor:
 
 def _emit(op: Op, plan: HostPlanner) -> None:
     left, right = _operands(op)
-    kind = DType.FLOAT if op.outputs[0].dtype.is_floating else DType.LONG
+    dtype = op.outputs[0].dtype
+    kind = DType.FLOAT if dtype.is_floating else integer_type(dtype)
     alpha, beta = op.number("alpha", 1), op.number("beta", 1)
     out = _column(plan.output(op.outputs[0], kind))
     added = op.operand("self") if op.kind == "addmv" and beta != 0 else None
     addend = None if added is None else _column(broadcast(plan.value(added, kind), op.outputs[0].shape))
     vector = _column(plan.value(right, kind))
-    if kind is DType.LONG:
+    if not dtype.is_floating:
         held = plan.value(left, kind, contiguous=False)
         emit_integer_product(plan, out, held, vector, addend, int(alpha), int(beta))
         return

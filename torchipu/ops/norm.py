@@ -201,16 +201,25 @@ class _GroupRows:
         present = (_has(op, "weight"), _has(op, "bias"))
         self.ints = kernels.GroupRowsInts(depth, self.positions, groups, self.rows, *present)
 
-    def step(self, plan: HostPlanner, kernel: AnyKernel, outputs: list[HostTensor], operands: list[HostTensor]) -> None:
+    def step(
+        self, plan: HostPlanner, kernel: AnyKernel, outputs: list[HostTensor], operands: list[HostTensor],
+        writes: Sequence[Blocks] = (),
+    ) -> None:
         """Add a step whose items are chunks."""
         chunks = ceil_div(self.positions, self.rows)
         elements = min(self.rows, self.positions) * self.channels
         plan.step(kernel, outputs, operands, ints=self.ints, items=self.samples * chunks,
-                  grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, elements)), samples=self.of_samples(*outputs, *operands))
+                  grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, elements)), samples=self.of_samples(*outputs, *operands),
+                  writes=writes)
 
     def of_samples(self, *arguments: HostTensor) -> Samples:
         """Return the samples of a step; what has a number for each channel alone is not divided."""
         return Samples.of(self.samples, *(None if held.num_elements == self.channels else held for held in arguments))
+
+    @property
+    def chunks(self) -> Blocks:
+        """What items write that are chunks, of the data."""
+        return Blocks.of((self.samples, self.positions, self.channels), (1, self.rows, self.channels))
 
     def partials(self, plan: HostPlanner) -> HostTensor:
         """Return room for two numbers for each channel of each chunk."""
@@ -224,7 +233,7 @@ def _emit_group_norm_of_rows(op: Op, plan: HostPlanner, x: HostTensor, y: HostTe
     plan.step(kernels.GROUP_ROW_STATISTICS, [mean, rstd], [partials], ints=rows.ints, scalars=_eps(op),
               items=rows.groups, samples=rows.of_samples(mean, rstd, partials))
     factors = [_floats(plan, op.operand(name), x) for name in ("weight", "bias")]
-    rows.step(plan, kernels.GROUP_ROW_APPLY, [y], [x, mean, rstd, *factors])
+    rows.step(plan, kernels.GROUP_ROW_APPLY, [y], [x, mean, rstd, *factors], [rows.chunks])
 
 
 def _emit_group_norm_grad_of_rows(
@@ -236,7 +245,7 @@ def _emit_group_norm_grad_of_rows(
     factors, gradients = plan.scratch((rows.groups, 2)), plan.scratch((rows.samples, 2, rows.channels))
     plan.step(kernels.GROUP_ROW_GRAD_STATISTICS, [factors, gradients], [rstd, partials, weight], ints=rows.ints,
               items=rows.groups, samples=rows.of_samples(factors, gradients, rstd, partials, weight))
-    rows.step(plan, kernels.GROUP_ROW_GRAD_APPLY, [dx], [dy, x, mean, rstd, factors, weight])
+    rows.step(plan, kernels.GROUP_ROW_GRAD_APPLY, [dx], [dy, x, mean, rstd, factors, weight], [rows.chunks])
     _add_over_samples(plan, gradients, grads)
 
 
@@ -361,11 +370,13 @@ def _in_and_out(
         The input, the result, and what brings other values of the same shape into the same order.
     """
     data = op.needed("input")
-    held = plan.value_as_held(data, DType.FLOAT)
-    if held.has_channels_last and (result is None or result.dtype is rounded_as.dtype is DType.FLOAT):
-        y = plan.scratch(_as_rows(held).shape) if result is None else plan.output_as_held(result, held, DType.FLOAT)
+    held = plan.value_as_held(data)
+    if held.has_channels_last and (result is None or result.dtype is rounded_as.dtype):
+        y = plan.scratch(_as_rows(held).shape) if result is None else plan.output_as_held(
+            result, held, DType.FLOAT, rounded_as=rounded_as)
         if result is None or y.has_channels_last:
-            return _as_rows(held), y if result is None else _as_rows(y), partial(_rows_of, plan)
+            x = plan.value(data, DType.FLOAT, contiguous=False)
+            return _as_rows(x), y if result is None else _as_rows(y), partial(_rows_of, plan)
     else:
         y = _result(plan, result, data.shape) if result is None or result is rounded_as else plan.output(
             result, DType.FLOAT, rounded_as=rounded_as)

@@ -346,18 +346,17 @@ def _image(op: Op) -> str:
 
 def _emit_interpolation(op: Op, plan: HostPlanner) -> None:
     result, taps = op.outputs[0], _taps_of(op)
-    if result.dtype is DType.FLOAT:
-        held = plan.value(op.needed(_image(op)), contiguous=False)
+    image = op.needed(_image(op))
+    held = plan.value(image, contiguous=False)
+    if held.order[-1] not in taps and image.dtype is result.dtype and all(map(_is_copy, taps.values())):
         out = plan.output_as_held(result, held)
-        if out.order[-1] not in taps and all(map(_is_copy, taps.values())):
-            _take_places(plan, out, held, {dim: [row[0][0] for row in one.rows] for dim, one in taps.items()})
-            return
-        if not out.is_contiguous:
-            _apply_in_order(plan, held, taps, out)
-            return
+        _take_places(plan, out, held, {dim: [row[0][0] for row in one.rows] for dim, one in taps.items()})
+        return
+    out = plan.output_as_held(result, held, DType.FLOAT)
+    if out.is_contiguous:
+        apply_taps(plan, plan.value(image, DType.FLOAT), taps, out)
     else:
-        out = plan.output(result, DType.FLOAT)
-    apply_taps(plan, plan.value(op.needed(_image(op)), DType.FLOAT), taps, out)
+        _apply_in_order(plan, plan.value(image, DType.FLOAT, contiguous=False), taps, out)
 
 
 def _is_copy(taps: Taps) -> bool:

@@ -9,7 +9,7 @@ from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.reductions import chain_sets
 from torchipu.device.tilings import softmax as tilings
 from torchipu.device.whole_rows import SCATTERED_ROWS, brought_together
-from torchipu.host.emit.softmax import emit_softmax, emit_softmax_gradient
+from torchipu.host.emit.softmax import emit_softmax, emit_softmax_gradient, read_rows
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import has_dim
@@ -74,16 +74,19 @@ def _split(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 def _emit(mode: SoftmaxMode) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
-        x, y = plan.value(op.inputs[0], DType.FLOAT), plan.output(op.outputs[0], DType.FLOAT)
-        emit_softmax(plan, y, x, _split(op, x.shape), mode)
+        split = _split(op, op.inputs[0].shape)
+        (x,) = read_rows(plan, split, op.inputs[0])
+        emit_softmax(plan, plan.output(op.outputs[0], DType.FLOAT), x, split, mode)
 
     return emit
 
 
 def _emit_grad(mode: SoftmaxMode) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
-        dy, y = (plan.value(op.needed(name), DType.FLOAT) for name in ("grad_output", "output"))
-        emit_softmax_gradient(plan, plan.output(op.outputs[0], DType.FLOAT), dy, y, _split(op, y.shape), mode)
+        given, result = op.needed("grad_output"), op.needed("output")
+        split = _split(op, result.shape)
+        dy, y = read_rows(plan, split, given, result)
+        emit_softmax_gradient(plan, plan.output(op.outputs[0], DType.FLOAT), dy, y, split, mode)
 
     return emit
 

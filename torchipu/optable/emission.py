@@ -20,6 +20,7 @@ from torchipu._kernels.table.kernel import flat
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.chain import NATIVE, Chain, Node, Value, class_of
+from torchipu.optable.half_moves import moved_as_bits
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse
 from torchipu.optable.narrowing import WIDTHS, copy_of, narrowed
 from torchipu.optable.overwriting import may_refuse, overwritten
@@ -50,7 +51,8 @@ FUNCTIONS = frozenset(
         "f_logit", "f_logaddexp", "f_logaddexp2", "f_xlogy", "f_xlog1py", "f_entr", "f_sinc", "f_mish_grad", "f_glu",
         "f_glu_gate_grad", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh", "f_asinh", "f_acosh",
         "f_atanh", "f_erfc", "f_erfinv", "f_ndtri", "f_fmod", "f_remainder", "f_floor_div", "f_hypot",
-        "f_lgamma", "f_digamma", "l_floor_div", "l_trunc_div", "l_remainder", "l_fmod",
+        "f_lgamma", "f_digamma", "f_i0", "f_i0e", "f_i1", "f_i1e", "l_floor_div", "l_trunc_div", "l_remainder",
+        "l_fmod",
     ],
 )
 SHARE_NS = 10_000.0
@@ -92,7 +94,7 @@ class Emission:
 
     def __post_init__(self) -> None:
         self.nodes = self.chain.nodes
-        fewer_bits = narrowed(self.nodes, self.results)
+        fewer_bits = narrowed(self.nodes, self.results) or moved_as_bits(self.nodes, self.results)
         if fewer_bits is not None:
             self.nodes, self.results = fewer_bits
             self.codes = {**DTYPE_CODES, **AS_THEY_ARE}

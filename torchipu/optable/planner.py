@@ -105,13 +105,16 @@ class HostPlanner(Protocol):
     def expected_output(self, tensor: Tensor) -> HostTensor:
         """Return storage for a result, in the order in which the caller expects it; row-major where nobody does."""
 
-    def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
+    def output_as_held(
+        self, tensor: Tensor, held: HostTensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
+    ) -> HostTensor:
         """Return storage for a result: in the order in which an operand lies where it may lie so, or else row-major.
 
         Args:
             tensor: The result.
             held: The operand, of as many dimensions, in any layout.
-            dtype: In which it is computed; None for its own. One of another type is row-major.
+            dtype: In which it is computed; None for its own. What becomes half by random bits is row-major.
+            rounded_as: By whose rounding it becomes half, if not by its own.
         """
         ...
 

@@ -38,12 +38,13 @@ VECTOR_OPS = (
     "f_glu", "f_glu_gate_grad", "b_signbit", "b_isposinf", "b_isneginf", "b_signbit_l", "f_fmod", "f_remainder",
     "f_floor_div", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh", "f_erfc", "f_hypot",
     "f_nextafter", "f_asinh", "f_acosh", "f_atanh", "f_erfinv", "f_ndtri", "f_lgamma", "f_digamma",
+    "f_i0", "f_i0e", "f_i1", "f_i1e",
     "l_floor_div", "l_trunc_div", "l_remainder", "l_fmod", "l_shift_left", "l_shift_right", *NARROW_OPS,
 )
 """Instructions that take vectors of elements."""
 SCALAR_OPS = (
     "l_pow", "f_frexp", "l_frexp_exponent", "l_gcd", "l_lcm", "f_nextafter_half", "f_erfcx", "f_log_ndtr",
-    "f_polygamma", "f_zeta", "f_igamma", "f_igammac", "f_i0", "f_i0e", "f_i1", "f_i1e", "f_k0", "f_k1", "f_k0e",
+    "f_polygamma", "f_zeta", "f_igamma", "f_igammac", "f_k0", "f_k1", "f_k0e",
     "f_k1e", "f_j0", "f_j1", "f_y0", "f_y1", "f_spherical_j0", "f_airy", "f_chebyshev_t", "f_chebyshev_u",
     "f_chebyshev_v", "f_chebyshev_w", "f_shifted_chebyshev_t", "f_shifted_chebyshev_u", "f_shifted_chebyshev_v",
     "f_shifted_chebyshev_w", "f_hermite_h", "f_hermite_he", "f_laguerre", "f_legendre",

@@ -199,6 +199,7 @@ class BagRowsInts(NamedTuple):
         index_bytes: Size of an index.
         padding: The row that counts for nothing; -1 for none.
         has_weights: Whether each position has one.
+        is_half: Whether the table is of halves; others are of floats.
     """
 
     rows: int
@@ -209,6 +210,7 @@ class BagRowsInts(NamedTuple):
     index_bytes: int
     padding: int
     has_weights: bool
+    is_half: bool
 
 
 BAG_ROWS = Kernel(
@@ -218,7 +220,7 @@ BAG_ROWS = Kernel(
         "winners": "LONG[bags][width] of a maximum, 0 of an empty bag", "table": "[rows][width]", "index": "[length]",
         "offsets": "[bags]", "weights": "[length], or anything",
     },
-    BagRowsInts, Nothing, items="bags",
+    BagRowsInts, Nothing, items="bags", scratch="floats of a row of halves",
 )
 
 

@@ -1,4 +1,4 @@
-"""Products of consecutive groups of rows with a matrix for each, whose sizes only a run knows; and of integers."""
+"""Products of consecutive groups of rows with a matrix for each, whose sizes only a run knows."""
 
 from typing import NamedTuple
 
@@ -75,40 +75,4 @@ GROUPED_OUTER = Kernel(
         "ends": "LONG[groups], of the summands of each",
     },
     GroupedOuterInts, Nothing, items="groups * blocks of GROUP_ROWS rows",
-)
-
-
-class IntegerMatmulInts(NamedTuple):
-    """Integers of ``integer_matmul``.
-
-    Attributes:
-        rows: Of the product.
-        columns: Of the product.
-        inner: Summands.
-        left: Strides of the left operand by matrix, row and column.
-        right: Those of the right one.
-        has_addend: Whether there is one.
-        addend: Its strides.
-        alpha: Factor of the product.
-        beta: Factor of the addend.
-    """
-
-    rows: int
-    columns: int
-    inner: int
-    left: tuple[int, int, int]
-    right: tuple[int, int, int]
-    has_addend: bool
-    addend: tuple[int, int, int]
-    alpha: int
-    beta: int
-
-
-INTEGER_MATMUL = Kernel(
-    "integer_matmul",
-    {
-        "product": "[batch][rows][columns] in int64, which wraps", "left": "[batch][rows][inner]",
-        "right": "[batch][inner][columns]", "addend?": "where has_addend",
-    },
-    IntegerMatmulInts, Nothing, items="batch * rows",
 )

@@ -52,7 +52,9 @@ class ScatterBlockInts(NamedTuple):
     """Integers of ``scatter_block``.
 
     Attributes:
-        element_bytes: Size of an element; what is joined is float where it is 4, and int64 where it is 8.
+        element_bytes: Size of an element; what is joined is uint8 where it is 1, int32 where it is 4, int64 where it
+            is 8.
+        is_float: Whether what is joined is float.
         index_bytes: Size of an index.
         index_rows: Rows of the index.
         inner: Elements of a row.
@@ -60,9 +62,11 @@ class ScatterBlockInts(NamedTuple):
         source_rows: Rows of the source; 0 for one number for all.
         how: A source meets what is there.
         wraps: Whether negative indices count from the end, where rows have one element.
+        shares_index: Whether all outer ones have one index, where rows have one element.
     """
 
     element_bytes: int
+    is_float: bool
     index_bytes: int
     index_rows: int
     inner: int
@@ -70,6 +74,7 @@ class ScatterBlockInts(NamedTuple):
     source_rows: int
     how: Join
     wraps: bool
+    shares_index: bool
 
 
 SCATTER_BLOCK = Kernel(
@@ -135,8 +140,9 @@ class ReduceIndexedInts(NamedTuple):
         with_base: Whether the base takes part; rows that no index names keep it in any case.
         source_row: Stride of the source from row to row; 0 for one row for all.
         source_column: Stride within a row; 0 for one number.
-        how: Sources meet one another.
-        is_long: Whether elements are int64, and not float.
+        how: Sources meet one another; the mean is of float or int64.
+        element_bytes: Size of an element: of uint8, int32 or int64 where it is no float.
+        is_float: Whether elements are float.
     """
 
     rows: int
@@ -146,7 +152,8 @@ class ReduceIndexedInts(NamedTuple):
     source_row: int
     source_column: int
     how: Join
-    is_long: bool
+    element_bytes: int
+    is_float: bool
 
 
 REDUCE_INDEXED = Kernel(

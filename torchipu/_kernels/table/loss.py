@@ -36,6 +36,7 @@ class NllInts(NamedTuple):
         target_bytes: Bytes of a label.
         has_weight: Whether each class has one.
         chunk: Positions of an item.
+        is_half: Whether ``x`` is of halves.
     """
 
     positions: int
@@ -46,6 +47,7 @@ class NllInts(NamedTuple):
     target_bytes: int
     has_weight: bool
     chunk: int
+    is_half: bool
 
 
 NLL = Kernel(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
 
-SOFTMAX_BLOCK = 32  # neighbouring positions of inner that an item takes
+SOFTMAX_BLOCK = 128  # neighbouring positions of inner that an item takes
 
 
 class SoftmaxMode(IntEnum):
@@ -25,10 +25,12 @@ class SoftmaxRowsInts(NamedTuple):
     Attributes:
         extent: Of a row.
         mode: What becomes of it; the gradient of ``SAFE`` is that of ``SOFTMAX``.
+        is_half: Whether what is read is of halves; what is written is of floats.
     """
 
     extent: int
     mode: SoftmaxMode
+    is_half: bool
 
 
 class SoftmaxColumnsInts(NamedTuple):
@@ -46,7 +48,8 @@ class SoftmaxColumnsInts(NamedTuple):
 
 
 SOFTMAX_ROWS = Kernel(
-    "softmax_rows", {"result": "[rows, extent]", "source": "[rows, extent]"}, SoftmaxRowsInts, Nothing, items="rows"
+    "softmax_rows", {"result": "[rows, extent]", "source": "[rows, extent]"}, SoftmaxRowsInts, Nothing, items="rows",
+    scratch="of halves the floats of a row",
 )
 SOFTMAX_ROWS_GRAD = Kernel(
     "softmax_rows_grad",
@@ -54,6 +57,7 @@ SOFTMAX_ROWS_GRAD = Kernel(
     SoftmaxRowsInts,
     Nothing,
     items="rows",
+    scratch="of halves the floats of two rows",
 )
 SOFTMAX_COLUMNS = Kernel(
     "softmax_columns",

@@ -276,9 +276,11 @@ class _VertexPlanner:
         """Return row-major storage for a result."""
         return self.output(tensor)
 
-    def output_as_held(self, tensor: Tensor, held: HostTensor, dtype: DType | None = None) -> HostTensor:
+    def output_as_held(
+        self, tensor: Tensor, held: HostTensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
+    ) -> HostTensor:
         """Return row-major storage for a result."""
-        return self.output(tensor, dtype)
+        return self.output(tensor, dtype, rounded_as=rounded_as)
 
     def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
         """Return the storage of a result that begins as the state that it takes the place of."""

@@ -72,6 +72,9 @@ def emit_copy(
 def _emit_converted(plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rounding) -> None:
     """Emit a cast; of what it transposes the narrower elements are brought into order first, or last."""
     if not is_transposed(dst, src):
+        if rounding.random is None and not dst.is_contiguous:  # as it is in memory; random bits are drawn by place
+            along = dst.order
+            dst, src = dst.permuted(along), src.permuted(along)
         emit_cast(plan, dst, src, rounding)
     elif src.dtype.host_bytes <= dst.dtype.host_bytes:
         along = dst.order

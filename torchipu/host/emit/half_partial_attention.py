@@ -161,7 +161,8 @@ def emit_forward(
     rows, keys = batches * heads * queries, key.shape[1]
     grain = max(1, GRAIN_ELEMENTS // max(1, keys))
     likely = plan.scratch(scores.shape)
-    plan.step(SOFTMAX_ROWS, [likely], [scores], ints=SoftmaxRowsInts(keys, SoftmaxMode.SAFE), items=rows, grain=grain)
+    ints = SoftmaxRowsInts(keys, SoftmaxMode.SAFE, is_half=False)
+    plan.step(SOFTMAX_ROWS, [likely], [scores], ints=ints, items=rows, grain=grain)
     plan.step(LOGSUMEXP_ROWS, [outputs[1]], [scores], ints=LogsumexpRowsInts(keys), items=rows, grain=grain,
               writes=[Blocks.of((rows,), (1,))])
     halves = _rounded(plan, scores.shape, draws.one(), lambda chain: chain.load(likely))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torchipu._kernels.table import softmax as kernels
 from torchipu._kernels.table.softmax import SOFTMAX_BLOCK, SoftmaxColumnsInts, SoftmaxMode, SoftmaxRowsInts
 from torchipu.ir.arithmetic import ceil_div
+from torchipu.ir.graph import Tensor
+from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
@@ -17,7 +19,7 @@ Split = tuple[int, int, int]
 
 
 def emit_softmax(plan: HostPlanner, y: HostTensor, x: HostTensor, split: Split, mode: SoftmaxMode) -> None:
-    """Emit the softmax of ``x`` along the middle one of three dimensions, in float.
+    """Emit the softmax of ``x`` along the middle one of three dimensions, in float, of what `read_rows` returns.
 
     Args:
         plan: Receives the step.
@@ -27,9 +29,11 @@ def emit_softmax(plan: HostPlanner, y: HostTensor, x: HostTensor, split: Split, 
         mode: What becomes of a row.
     """
     outer, extent, inner = split
+    is_half = x.dtype is DType.HALF
     if inner == 1:
-        plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=SoftmaxRowsInts(extent, mode), items=outer,
-                  grain=_rows_of_chunk(extent), writes=[Blocks.rows(outer, y)], samples=Samples.of(outer, y, x))
+        plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=SoftmaxRowsInts(extent, mode, is_half=is_half), items=outer,
+                  grain=_rows_of_chunk(extent), scratch_bytes=4 * extent if is_half else 0,
+                  writes=[Blocks.rows(outer, y)], samples=Samples.of(outer, y, x))
     else:
         plan.step(kernels.SOFTMAX_COLUMNS, [y], [x], ints=SoftmaxColumnsInts(extent, inner, mode),
                   items=outer * ceil_div(inner, SOFTMAX_BLOCK), grain=_rows_of_chunk(extent * SOFTMAX_BLOCK),
@@ -41,13 +45,23 @@ def emit_softmax_gradient(
 ) -> None:
     """Emit the gradient of a softmax from that of its result ``dy`` and the result ``y``; see ``emit_softmax``."""
     outer, extent, inner = split
+    is_half = y.dtype is DType.HALF
     if inner == 1:
-        plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=SoftmaxRowsInts(extent, mode), items=outer,
-                  grain=_rows_of_chunk(extent), writes=[Blocks.rows(outer, dx)], samples=Samples.of(outer, dx, dy, y))
+        plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=SoftmaxRowsInts(extent, mode, is_half=is_half),
+                  items=outer, grain=_rows_of_chunk(extent), scratch_bytes=8 * extent if is_half else 0,
+                  writes=[Blocks.rows(outer, dx)], samples=Samples.of(outer, dx, dy, y))
     else:
         plan.step(kernels.SOFTMAX_COLUMNS_GRAD, [dx], [dy, y], ints=SoftmaxColumnsInts(extent, inner, mode),
                   items=outer * ceil_div(inner, SOFTMAX_BLOCK), grain=_rows_of_chunk(extent * SOFTMAX_BLOCK),
                   writes=[Blocks.of(split, (1, extent, SOFTMAX_BLOCK))])
+
+
+def read_rows(plan: HostPlanner, split: Split, *tensors: Tensor) -> tuple[HostTensor, ...]:
+    """Return operands of a softmax, row-major: halves where all are, as they lie, if rows are read; else floats."""
+    are_halves = split[2] == 1 and all(
+        tensor.dtype is DType.HALF and not plan.may_have_floats(tensor) for tensor in tensors
+    )
+    return tuple(plan.value(tensor, DType.HALF if are_halves else DType.FLOAT) for tensor in tensors)
 
 
 def _rows_of_chunk(elements: int) -> int:
