@@ -393,7 +393,7 @@ def test_a_transform_over_a_size_is_captured_for_each_and_nobody_is_told(caplog)
 
 
 def test_images_of_all_sizes_are_one_compilation_on_one_thread_too():
-    """There eager PyTorch computes a convolution by other code above 20,480 elements, which each layer was guarded for."""
+    """There eager PyTorch computes large images by other code: each layer was guarded on 20,480 elements."""
     layers = [layer for _ in range(10) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(1))]
     model = nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), *layers, nn.Conv2d(8, 4, 3, padding=1))
     before, frames = torch.get_num_threads(), []

@@ -226,5 +226,6 @@ def test_what_is_shown_in_another_shape_is_copied_to_where_it_is_expected(
     x = torch.arange(count).remainder(2000).view(sizes).to(dtype).to(memory_format=torch.channels_last)
     mine, wanted = torch.compile(function, backend="ipu", fullgraph=True)(x), function(x)
     assert torch.equal(mine, wanted)
-    if lies_alike:
-        assert mine.stride() == wanted.stride()
+    if lies_alike:  # a step along a dimension of one element leads nowhere, and torch asks of none how long it is
+        steps = zip(mine.shape, mine.stride(), wanted.stride(), strict=True)
+        assert all(one == other for size, one, other in steps if size > 1)

@@ -19,16 +19,17 @@ NORM = "_native_batch_norm_legit_functional"
 class Residual(nn.Module):
     """Two residual blocks, the second with a stride and a projection; returns the loss and the last image."""
 
-    def __init__(self, channels: int, kernel: int, stride: int, groups: int = 1) -> None:
+    def __init__(self, channels: int, kernel: int, stride: int, groups: int = 1, dimensions: int = 2) -> None:
         super().__init__()
         pad = kernel // 2
-        self.stem = nn.Conv2d(3, channels, 3)
+        convolution, norm = (nn.Conv1d, nn.BatchNorm1d) if dimensions == 1 else (nn.Conv2d, nn.BatchNorm2d)
+        self.stem = convolution(3, channels, 3)
         self.convs = nn.ModuleList(
-            nn.Conv2d(channels, channels, kernel, stride if index == 2 else 1, pad, bias=index == 3, groups=groups)
+            convolution(channels, channels, kernel, stride if index == 2 else 1, pad, bias=index == 3, groups=groups)
             for index in range(4)
         )
-        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(5))
-        self.project = nn.Conv2d(channels, channels, 1, stride, bias=False, groups=groups)
+        self.norms = nn.ModuleList(norm(channels) for _ in range(5))
+        self.project = convolution(channels, channels, 1, stride, bias=False, groups=groups)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.stem(x)
@@ -85,6 +86,35 @@ def test_gradients_of_residual_blocks_equal_float64(images, channels, size, kern
         torch.testing.assert_close((before[name] - new.detach()).double(), judge.grad, rtol=1e-4, atol=atol, msg=name)
     for ours, judge in zip(model.buffers(), reference.buffers(), strict=True):
         torch.testing.assert_close(ours.double(), judge.double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("images", "channels", "size", "kernel", "stride"), [
+    (2, 32, 41, 3, 2), (3, 33, 50, 5, 1), (1, 32, 900, 1, 1),
+])
+def test_what_follows_convolutions_of_sequences_is_computed_with_them(images, channels, size, kernel, stride):
+    torch.manual_seed(0)
+    model, x = Residual(channels, kernel, stride, dimensions=1), torch.randn(images, 3, size)
+    reference, before = copy.deepcopy(model).double(), [value.detach().clone() for value in model.parameters()]
+    step = step_of(model)
+    loss, sequence = step(x)
+    kinds = fused_kinds(step)
+    assert kinds.count((GRADIENT, GATE)) == 2
+    assert kinds.count((GRADIENT, ADD, GATE)) == 1
+    expected_loss, expected = reference(x.double())
+    expected_loss.backward()
+    torch.testing.assert_close(sequence.double(), expected.detach(), rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(loss.double(), expected_loss.detach(), rtol=1e-5, atol=0)
+    for old, new, judge in zip(before, model.parameters(), reference.parameters(), strict=True):
+        atol = 3e-7 * float(old.abs().max()) + 5e-5 * (float(judge.grad.abs().max()) + 1e-2)
+        torch.testing.assert_close((old - new.detach()).double(), judge.grad, rtol=1e-4, atol=atol)
+    model.eval()
+    step = torchipu.InferenceStep(model, torchipu.Options(allow_out_of_memory=True))
+    for ours, judge in zip(step(x), copy.deepcopy(model).double()(x.double()), strict=True):
+        torch.testing.assert_close(ours.double(), judge, rtol=1e-4, atol=2e-5)
+    kinds = fused_kinds(step)
+    no_training = "_native_batch_norm_legit_no_training"
+    assert kinds.count((CONV, no_training, RELU)) == 2
+    assert kinds.count((CONV, no_training, ADD, RELU)) == 2
 
 
 @pytest.mark.parametrize("has_norms", [True, False])

@@ -1,6 +1,7 @@
 """Host plans for sizes that are known at the call: made once for all that decide alike, then numbers."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -86,13 +87,12 @@ def test_a_plan_of_formulas_is_with_numbers_the_plan_of_these_numbers(name, monk
     made = []
     sized_plan = GraphExecutor._sized_plan
 
-    def compared(executor, strides, written):
-        found = sized_plan(executor, strides, written)
+    def compared(executor, strides, edge):
+        found = sized_plan(executor, strides, edge)
         assert found is not None
         plain = Planner(
-            executor.sized.graph(), input_strides=strides, frozen=executor.frozen, written=written,
-            output_strides=executor.output_strides, saved=executor.saved, plain=executor.plain,
-            is_alone=executor.is_alone,
+            executor.sized.graph(), input_strides=strides, frozen=executor.frozen, is_alone=executor.is_alone,
+            edge=replace(edge, lends=False),
         ).plan()
         made.append((described(found), described(plain)))
         return found

@@ -14,9 +14,9 @@ from torchipu import artifacts
 from torchipu._kernels.abi import Call
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.backend.counts import COUNTS
+from torchipu.backend.expected import edge_of, expected_of
 from torchipu.backend.results import (
     Kind,
-    Layout,
     Part,
     Piece,
     Result,
@@ -31,7 +31,6 @@ from torchipu.backend.results import (
 from torchipu.backend.written import stored_over
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.fx_import import Given, Imported, import_graph
-from torchipu.capture.fx_types import NARROWED
 from torchipu.capture.symbols import Symbols
 from torchipu.compiler import Compiled
 from torchipu.host.agreement import Agreement
@@ -143,18 +142,6 @@ def _has_effect(op: Op) -> bool:
     return EFFECT_TOKEN in op.operands
 
 
-def _strides_to_make(layout: Layout, number: int, output: Tensor) -> dict[int, tuple[int, ...]]:
-    """Return by its number the strides in which an output is made, where it is not row-major.
-
-    What is converted afterwards to a type that float stands in for keeps them.
-    """
-    is_of_type = TORCH_DTYPES[output.dtype] is layout.dtype or NARROWED.get(layout.dtype) is output.dtype
-    is_plain = is_of_type and layout.offset is None
-    if layout.strides is None or not is_plain or len(layout.strides) != len(output.shape):
-        return {}
-    return {number: layout.strides}
-
-
 class PlansOfResults:
     """Host plans of a graph with sizes, less some of its outputs.
 
@@ -179,25 +166,6 @@ class PlansOfResults:
 def _without(graph: Graph, places: Collection[int]) -> Graph:
     """Return a graph without some of its outputs."""
     return replace(graph, outputs=tuple(tensor for place, tensor in enumerate(graph.outputs) if place not in places))
-
-
-def _saved_alone(imported: Imported, number: Mapping[Tensor, int], is_visible: Sequence[bool]) -> frozenset[int]:
-    """Return the numbers of the outputs that are saved for the backward and reach no caller."""
-    values = [(value, seen) for value, seen in zip(imported.results, is_visible, strict=True)
-              if isinstance(value, Tensor) and value in number]
-    visible = {value for value, seen in values if seen}
-    return frozenset(number[value] for value, _ in values if value not in visible)
-
-
-def _bfloats_made(
-    imported: Imported, layouts: Sequence[Layout | None], number: Mapping[Tensor, int],
-) -> frozenset[int]:
-    """Return the numbers of the outputs that reach torch as bfloat16 and as nothing else."""
-    dtypes: dict[int, set[torch.dtype | None]] = {}
-    for value, layout in zip(imported.results, layouts, strict=True):
-        if isinstance(value, Tensor) and value in number:
-            dtypes.setdefault(number[value], set()).add(None if layout is None else layout.dtype)
-    return frozenset(place for place, found in dtypes.items() if found == {torch.bfloat16})
 
 
 class Program:
@@ -239,32 +207,15 @@ class Program:
         number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
         is_visible = [num_results is None or position < num_results for position in range(len(shown))]
         layouts = [layout_of(lies, is_view=kind is Kind.VIEW) for lies, kind in zip(shown, kinds, strict=True)]
-        self.output_strides: dict[int, tuple[int, ...]] = {}
-        plain: set[int] = set()
-        for value, layout, visible in zip(imported.results, layouts, is_visible, strict=True):
-            if visible and layout is not None and isinstance(value, Tensor) and value in number:
-                self.output_strides |= _strides_to_make(layout, number[value], graph.outputs[number[value]])
-                if layout.strides is None and layout.offset is None:
-                    plain.add(number[value])
-        # Who looks at every result looks at floats; plans for many sizes know of floats alone.
-        converts = sized is None and not options.floating_point_exceptions and not options.statistics
-        self.bfloat_outputs = _bfloats_made(imported, layouts, number) if converts else frozenset()
-        copied = frozenset(
-            number[value] for place, (value, kind) in enumerate(zip(imported.results, kinds, strict=True))
-            if is_visible[place] and kind is Kind.COMPUTED and place not in recipe.written
-            and isinstance(value, Tensor) and value in number
-        )
+        expected = expected_of(imported, layouts, kinds, num_results, recipe.written)
+        over = {} if stays else stored_over(imported, graph, recipe.written, shown)
+        is_observed = options.floating_point_exceptions or options.statistics
+        self.edge = edge_of(graph, expected, over, bfloats, has_sizes=sized is not None, is_observed=is_observed)
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads or threads_of_torch(),
             seed=options.seed, frozen=frozen, traps=options.floating_point_exceptions, counts=options.statistics,
-            is_strict=options.strict_numerics,
-            written={} if stays else stored_over(imported, graph, recipe.written, shown),
-            output_strides=self.output_strides,
-            saved=_saved_alone(imported, number, is_visible), plain=plain,
-            is_alone=recipe.leg is Leg.FORWARD and num_results is None,
-            sized=None if sized is None else PlansOfCall(sized[0].without(shown_alone), *sized[1:]),
-            bfloats=bfloats if converts else (), bfloat_outputs=self.bfloat_outputs,
-            copied=copied if sized is None else (),
+            is_strict=options.strict_numerics, is_alone=recipe.leg is Leg.FORWARD and num_results is None,
+            sized=None if sized is None else PlansOfCall(sized[0].without(shown_alone), *sized[1:]), edge=self.edge,
         )
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
@@ -313,8 +264,8 @@ class Program:
             return None
         for result, number in zip(visible, numbers, strict=True):
             layout = result.fake
-            dtype = torch.bfloat16 if number in self.bfloat_outputs else TORCH_DTYPES[graph.outputs[number].dtype]
-            if layout is not None and not layout.is_as_made(dtype, self.output_strides.get(number)):
+            dtype = torch.bfloat16 if number in self.edge.bfloat_outputs else TORCH_DTYPES[graph.outputs[number].dtype]
+            if layout is not None and not layout.is_as_made(dtype, self.edge.strides.get(number)):
                 return None
         return frozenset([*numbers, *away])
 

@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 def register() -> None:
     """Let torch choose the code of a convolution without a guard.
 
-    On one thread eager PyTorch computes small images by other code than large ones: below 20,480 elements, so that Dynamo
-    would compile a network anew for each of its convolutions that a new size moves over that border, and after eight of
-    these leave it to eager. Both lay a result out alike, which is all that a capture asks.
+    On one thread eager PyTorch computes images of up to 20,480 elements by other code than larger ones, so that Dynamo
+    would compile a network anew for each of its convolutions that a new size moves over that border, and after eight
+    of these leave it to eager. Both lay a result out alike, which is all that a capture asks.
     """
     plain = torch._C._select_conv_backend
     if getattr(plain, "__module__", None) == __name__:

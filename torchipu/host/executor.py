@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -12,6 +13,7 @@ from torchipu._kernels.abi import Call, are_row_major
 from torchipu.host import output_memory
 from torchipu.host.apartness import Apartness
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.edge import Edge
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.kept_states import undrawn_where_it_fails
 from torchipu.host.observation import Observation
@@ -65,25 +67,15 @@ class GraphExecutor:
         traps: Whether a floating-point exception stops the graph.
         counts: Whether the magnitudes of all results are counted; `counting.statistics` returns them.
         is_strict: Whether convolutions are the sums that define them, and no transforms are made.
-        written: By number of an output that of the input that the caller will write it over: it is that very tensor
-            where it was stored there already.
-        output_strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
-        saved: Numbers of outputs that may lie in any order of their dimensions.
-        plain: Numbers of outputs that the caller would copy where they do not lie row-major.
         is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
         sized: Plans of the same graph with sizes that are known when it is called; its ops may have sizes in them then.
-        bfloats: Inputs, floats of the graph, that come as bfloat16, and are converted by the plan.
-        bfloat_outputs: Numbers of outputs, floats of the graph, that are returned as bfloat16.
-        copied: Numbers of outputs that the caller would copy where they are shown in an input.
+        edge: What the caller has and expects.
     """
 
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
         seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
-        is_strict: bool = False, written: Mapping[int, int] | None = None,
-        output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
-        plain: Collection[int] = (), is_alone: bool = False, sized: PlansOfCall | None = None,
-        bfloats: Collection[Tensor] = (), bfloat_outputs: Collection[int] = (), copied: Collection[int] = (),
+        is_strict: bool = False, is_alone: bool = False, sized: PlansOfCall | None = None, edge: Edge | None = None,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
@@ -91,11 +83,9 @@ class GraphExecutor:
         self.seed = seed
         self.traps, self.counts, self.is_strict = traps, counts, is_strict
         self.calls = 0
-        self.written = dict(written or {})
-        self.output_strides = dict(output_strides or {})
-        self.saved, self.plain, self.is_alone = frozenset(saved), frozenset(plain), is_alone
-        self.sized = sized
-        self.apartness = Apartness(graph.inputs, set(self.written.values()))
+        self.is_alone, self.sized = is_alone, sized
+        self.edge = replace(edge or Edge(), lends=True)
+        self.apartness = Apartness(graph.inputs, set(self.edge.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
         self._lock = threading.Lock()
@@ -105,11 +95,8 @@ class GraphExecutor:
         self.last_layout: Layout = None
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
-        self.bfloats, self.bfloat_outputs = frozenset(bfloats), frozenset(bfloat_outputs)
-        self.copied = frozenset(copied)
-        self.dtypes = [
-            torch.bfloat16 if tensor in self.bfloats else TORCH_DTYPES[tensor.dtype] for tensor in self.arguments
-        ]
+        bfloats = self.edge.bfloat_inputs
+        self.dtypes = [torch.bfloat16 if tensor in bfloats else TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
         # Hashing a Tensor costs a microsecond, so calls go by position.
         self.fixed = [(place, self.constants[t]) for place, t in enumerate(graph.inputs) if t in self.constants]
 
@@ -125,7 +112,7 @@ class GraphExecutor:
         if is_resting():
             zeros = zeros_of(self.graph.outputs)
             return [
-                zero.bfloat16() if number in self.bfloat_outputs else zero for number, zero in enumerate(zeros)
+                zero.bfloat16() if number in self.edge.bfloat_outputs else zero for number, zero in enumerate(zeros)
             ]
         given = list(tensors)
         places = [place for place, dtype in enumerate(self.dtypes) if given[place].dtype is not dtype]
@@ -150,7 +137,7 @@ class GraphExecutor:
         for place, value in self.fixed:
             given.insert(place, value)
         self.last_layout = layout
-        are_apart = bool(self.written) and self.apartness.holds(given)
+        are_apart = bool(self.edge.written) and self.apartness.holds(given)
         bound = self.plans.get((layout, are_apart)) or self._plan(layout, are_apart)
         with self._lock:  # the plan's buffers and its random words belong to one call at a time
             try:
@@ -172,7 +159,7 @@ class GraphExecutor:
         """
         layout = self.last_layout  # read once: other threads call too
         bound = self.plans.get((layout, False))
-        if bound is None or self.written or not bound.is_repeatable:
+        if bound is None or self.edge.written or not bound.is_repeatable:
             return None
         constants = dict(self.fixed)
         numbers = [place for place in range(len(self.graph.inputs)) if place not in constants]
@@ -209,23 +196,20 @@ class GraphExecutor:
         strides = {t: s for t, s in zip(self.arguments, layout or (), strict=bool(layout)) if s is not None}
         observation = Observation(traps=self.traps, counts=self.counts)
         with seldom_collected():
-            written = self.written if are_apart else {}
-            graph = self.graph
-            host_plan = None if observation.is_on else self._sized_plan(strides, written)
+            graph, edge = self.graph, self.edge if are_apart else replace(self.edge, written={})
+            host_plan = None if observation.is_on else self._sized_plan(strides, edge)
             if host_plan is None:
                 graph = graph if self.sized is None else self.sized.graph()
                 host_plan = Planner(
-                    graph, input_strides=strides, frozen=self.frozen, observation=observation, written=written,
-                    is_strict=self.is_strict, output_strides=self.output_strides, saved=self.saved, plain=self.plain,
-                    is_alone=self.is_alone, lends=True, bfloat_inputs=self.bfloats,
-                    bfloat_outputs=self.bfloat_outputs, copied=self.copied,
+                    graph, input_strides=strides, frozen=self.frozen, observation=observation,
+                    is_strict=self.is_strict, is_alone=self.is_alone, edge=edge,
                 ).plan()
             bound = BoundPlan(host_plan, graph, shares_arena=not self.traps, observation=observation)
         self.plans[layout, are_apart] = bound
         self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}
         return bound
 
-    def _sized_plan(self, strides: Mapping[Tensor, tuple[int, ...]], written: Mapping[int, int]) -> HostPlan | None:
+    def _sized_plan(self, strides: Mapping[Tensor, tuple[int, ...]], edge: Edge) -> HostPlan | None:
         """Return a plan that was made for more sizes than these, if there is one."""
         if self.sized is None:
             return None
@@ -234,12 +218,12 @@ class GraphExecutor:
         frozen = set(self.frozen)
         terms = Terms(
             lying=orders_of({number: tensor.shape for number, tensor in inputs.items()}, lying),
-            made=orders_of({number: tensor.shape for number, tensor in outputs.items()}, self.output_strides),
+            made=orders_of({number: tensor.shape for number, tensor in outputs.items()}, edge.strides),
             frozen=tuple(number for number, tensor in inputs.items() if tensor in frozen) if frozen else (),
-            written=tuple(written.items()), saved=self.saved, plain=self.plain, is_strict=self.is_strict,
+            written=tuple(edge.written.items()), saved=edge.saved, plain=edge.plain, is_strict=self.is_strict,
             is_alone=self.is_alone,
         )
-        return self.sized.plan(terms, lying, self.output_strides)
+        return self.sized.plan(terms, lying, edge.strides)
 
     def _run(self, bound: BoundPlan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         bound.engine.bind_tensors(FIRST_EXTERNAL, inputs)

@@ -31,6 +31,8 @@ from torchipu.optable.blocked import (
     Sizes,
     Terms,
     find_rows,
+    flat_of,
+    rows_of,
 )
 from torchipu.optable.chain import can_join
 from torchipu.optable.emission import emit_cast
@@ -39,7 +41,7 @@ from torchipu.optable.planner import HostPlanner
 
 REORDER_NS = 0.4
 """Measured: an element brought into the layout or back, by one thread."""
-ROWS_REORDER_NS = 0.7
+ROWS_REORDER_NS = 0.5
 """Likewise where channels come last."""
 BORDER_NS = 0.3
 """Likewise of what comes from the caller or goes there with its channels last; most of it is not in a cache."""
@@ -47,7 +49,7 @@ TURNING_NS = 0.85
 """Of such an element that the plain form has turned."""
 
 
-CHANNELS_LAST = (0, 2, 3, 1)
+CHANNELS_LAST, CHANNELS_SECOND = (0, 2, 3, 1), (0, 3, 1, 2)
 EXACT = ("aten.add.Tensor", "aten.relu.default", "aten.threshold_backward.default")
 """Ops that give the same values computed with those before them as by themselves."""
 
@@ -113,6 +115,7 @@ class Layouts:
         fused: What other kernels compute together; runs that do all of the same take their place.
         terms: What the plan does with weights and sums.
         last: Inputs and outputs of the graph that the caller has, or expects, with their channels last.
+        free: Outputs that may lie in any order of their dimensions.
 
     Attributes:
         runs: Those with a form, by their last op.
@@ -124,13 +127,15 @@ class Layouts:
 
     def __init__(
         self, graph: Graph | None, uses: Uses, fused: Fused, terms: Terms, last: Collection[Tensor] = (),
+        free: Collection[Tensor] = (),
     ) -> None:
+        self._uses, self._fixed = uses, uses.kept.difference(free)
         self.runs: dict[Op, Run] = {}
         self.absorbed: set[Op] = set()
         self.elementwise: set[Op] = set()
         self.held: dict[Tensor, HostTensor] = {}
         # A linear layer reads packed weights here, which it need not elsewhere.
-        self.rows = find_rows(graph.ops) if graph is not None and terms.packs_ahead else {}
+        self.rows = find_rows(graph) if graph is not None and terms.packs_ahead else Rows()
         found = [] if graph is None else _find_runs(graph, uses, fused, self.rows, terms)
         choose = _paying if terms.joins_freely else _exact
         border = Border(uses, self.rows, last)
@@ -151,23 +156,33 @@ class Layouts:
     def blocked(self, tensor: Tensor, plan: HostPlanner) -> HostTensor:
         """Return where a value lies in blocks, brought there if need be."""
         if tensor not in self.held:
-            plain = plan.value_as_held(tensor, DType.FLOAT) if len(tensor.shape) == 4 else None
-            if plain is not None and plain.has_channels_last and tensor not in self.rows:
+            if tensor in self.rows:
+                emit_rows_to_blocked(plan, self.output(tensor, plan), plan.value(tensor, DType.FLOAT))
+                return self.held[tensor]
+            plain = self._as_images(tensor, plan.value(tensor, DType.FLOAT, contiguous=False))
+            if plain.has_channels_last:
                 emit_rows_to_blocked(plan, self.output(tensor, plan), plain.permuted(CHANNELS_LAST))
             else:
-                plain = plan.value(tensor, DType.FLOAT)
-                if len(plain.shape) == 3:  # of channels
-                    plain = replace(plain, shape=(1, *plain.shape), strides=(plain.num_elements, *plain.strides))
-                emit = emit_rows_to_blocked if tensor in self.rows else emit_to_blocked
-                emit(plan, self.output(tensor, plan), plain)
+                plain = self._as_images(tensor, plan.value(tensor, DType.FLOAT))
+                emit_to_blocked(plan, self.output(tensor, plan), plain)
         return self.held[tensor]
 
     def sizes(self, tensor: Tensor) -> Sizes:
         """Return the sizes of the images that a value holds, whether channels come second or last."""
-        if tensor in self.rows:
-            return self.rows[tensor]
+        if (sizes := self.rows.get(tensor) or self.rows.flat.get(tensor)) is not None:
+            return sizes
         images, channels, height, width = _as_images(tensor.shape)
         return images, channels, height, width
+
+    def _as_images(self, tensor: Tensor, plain: HostTensor) -> HostTensor:
+        """Return the place of a value with channels second, as it is, as one of ``[N, C, H, W]``."""
+        if len(plain.shape) == 4:
+            return plain
+        sizes = self.sizes(tensor)
+        if tensor in self.rows.flat:
+            image, channel, pixel = plain.strides
+            return replace(plain, shape=sizes, strides=(image, channel, pixel * sizes[3], pixel))
+        return replace(plain, shape=sizes, strides=(plain.num_elements, *plain.strides))  # of channels
 
     def output(self, tensor: Tensor, plan: HostPlanner) -> HostTensor:
         """Return storage in blocks for a value."""
@@ -181,22 +196,53 @@ class Layouts:
         held = self.held[tensor]
         if tensor.dtype is not held.dtype:  # floats that are halves' values
             computed = plan.scratch(tensor.shape, held.dtype)
-            (emit_rows_from_blocked if tensor in self.rows else emit_from_blocked)(plan, computed, held)
+            self._emit_plain(tensor, computed, held, plan)
             halves = plan.output(tensor)
             values.floats.note_exact(computed, halves, emit_cast(plan, halves, computed))
             return
-        if tensor in self.rows:
-            emit_rows_from_blocked(plan, plan.output(tensor), held)
+        if tensor in self.rows or tensor in self.rows.flat:
+            self._emit_plain(tensor, plan.output(tensor), held, plan)
             return
         if tensor.shape[1] % vector_lanes() == 0 and tensor.shape[2:] == (1, 1):  # both layouts are one
             strides = (tensor.shape[1], 1, 1, 1)
             values.by_tensor[tensor] = HostTensor(held.buffer, held.offset, tensor.shape, strides, held.dtype)
             return
-        plain = plan.expected_output(tensor)
-        if plain.has_channels_last:
-            emit_rows_from_blocked(plan, plain.permuted(CHANNELS_LAST), held)
+        if self._is_read_as_rows(tensor):
+            images, channels, height, width = self.sizes(tensor)
+            rows = plan.scratch((images, height, width, channels), held.dtype)
+            plan.alias(tensor, rows.permuted(CHANNELS_SECOND))
         else:
-            emit_from_blocked(plan, plain, held)
+            plan.expected_output(tensor)
+        self._emit_plain(tensor, values.by_tensor[tensor], held, plan)
+
+    def _is_read_as_rows(self, tensor: Tensor) -> bool:
+        """Whether all that reads images outside the blocks is a view that puts their channels last."""
+        if tensor in self._fixed or tensor.shape[1] == 1:
+            return False
+        outside = [op for op in self._uses.readers.get(tensor, ()) if not self.takes(op) and op not in self.elementwise]
+        return bool(outside) and all(self._leads_to_rows(op) for op in outside)
+
+    def _leads_to_rows(self, op: Op) -> bool:
+        """Whether an op puts the channels of images last, or makes one dimension of planes for such ops alone."""
+        rows, result = Rows(), op.outputs[0]
+        if rows_of(op, rows) is not None:
+            return True
+        if result in self._fixed or (sizes := flat_of(op, rows)) is None:
+            return False
+        rows.flat[result] = sizes
+        after = self._uses.readers.get(result, ())
+        return bool(after) and all(rows_of(each, rows) is not None for each in after)
+
+    def _emit_plain(self, tensor: Tensor, plain: HostTensor, held: HostTensor, plan: HostPlanner) -> None:
+        """Emit the elements of a value in blocks in another place's order."""
+        if tensor in self.rows:
+            emit_rows_from_blocked(plan, plain, held)
+            return
+        images = self._as_images(tensor, plain)
+        if images.has_channels_last:
+            emit_rows_from_blocked(plan, images.permuted(CHANNELS_LAST), held)
+        else:
+            emit_from_blocked(plan, images, held)
 
 
 def _paying(runs: Sequence[Run], border: Border, terms: Terms) -> list[Run]:
@@ -264,8 +310,9 @@ def _run_from(
         if min(others, default=len(places)) <= places[readers[0]]:
             break  # what the first op makes beside is read by the next one, or before it
         ops = (*ops, readers[0])
-    other = {one for member in ops for one in together.get(member, ())}
-    return Run(ops, form) if other <= set(ops) else None
+    while ops and not {one for member in ops for one in together.get(member, ())} <= set(ops):
+        ops = ops[:-1]  # what another kernel computes with what is not here
+    return Run(ops, form) if ops else None
 
 
 def _hands_on_one(op: Op, uses: Uses) -> bool:
@@ -330,7 +377,7 @@ def _reorder_ns(group: Collection[Run], border: Border) -> float:
     read_in_blocks = {(op, source) for run in group for source in run.sources for op in run.ops}
     leaving = {
         result: run for result, run in makers.items()
-        if (len(result.shape) == 4 or result in border.rows)
+        if (len(result.shape) == 4 or result in border.rows or result in border.rows.flat)
         and (result in uses.kept or any((op, result) not in read_in_blocks for op in uses.readers.get(result, ())))
     }
     return sum(border.reorder_ns(tensor, run) for tensor, run in (*entering.items(), *leaving.items()))

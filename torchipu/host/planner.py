@@ -18,6 +18,7 @@ from torchipu.errors import ConstraintError, VerifyError
 from torchipu.host.arrangement import Emitted, arranged
 from torchipu.host.collectives import only_awaited, with_late_waits
 from torchipu.host.concatenation import Concatenations, varying
+from torchipu.host.edge import Edge, Outputs
 from torchipu.host.emit.blocked_layout import blocked_shape
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import find_fusions
@@ -70,37 +71,26 @@ class Planner:
         frozen: Inputs that seldom change: steps that depend on them and on states alone come first too, so that a
             caller may leave them out where nothing has changed.
         observation: What of results is looked at as they are made; then every op is computed by itself.
-        written: By number of an output that of the input that the caller writes it over, which overlaps no other one.
         is_strict: Whether convolutions are the sums that define them, and no transforms are made.
-        output_strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
-        saved: Numbers of outputs that may lie in any order of their dimensions.
-        plain: Numbers of outputs that the caller would copy where they do not lie row-major.
         is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
-        lends: Whether steps that call torch may have inputs and results where the caller has them.
-        bfloat_inputs: Inputs, floats of the graph, that the caller has as bfloat16.
-        bfloat_outputs: Numbers of outputs, floats of the graph, that the caller is given as bfloat16.
-        copied: Numbers of outputs that the caller would copy where they are shown in an input.
+        edge: What the caller has and expects.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
         runs: Micro-batches and replicas of an update.
         banked: States of which each replica has its own.
         terms: What decides, beside sizes, which ops are computed with channels in blocks, and how.
-        may_view_outputs: Whether an output may be shown where an input or another output lies.
-        plain: Outputs that are row-major, though they show what is not.
         orders: In which values may lie.
+        outputs: Where these lie.
     """
 
     def __init__(
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
         states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: Replicas | None = None,
-        frozen: Sequence[Tensor] = (), observation: Observation | None = None,
-        written: Mapping[int, int] | None = None, is_strict: bool = False,
-        output_strides: Mapping[int, tuple[int, ...]] | None = None, saved: Collection[int] = (),
-        plain: Collection[int] = (), is_alone: bool = False, lends: bool = False,
-        bfloat_inputs: Collection[Tensor] = (), bfloat_outputs: Collection[int] = (), copied: Collection[int] = (),
+        frozen: Sequence[Tensor] = (), observation: Observation | None = None, is_strict: bool = False,
+        is_alone: bool = False, edge: Edge | None = None,
     ) -> None:
-        replicas = replicas or Replicas()
+        replicas, edge, strides = replicas or Replicas(), edge or Edge(), dict(input_strides or {})
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
         # is added up from where they made it.
         totals: tuple[Tensor, ...] = ()
@@ -112,19 +102,16 @@ class Planner:
         self.graph, states = graph, (*states, *totals)
         self.runs = micro_batches * replicas.count
         self.banked = states_of_replicas(graph) if replicas.count > 1 else frozenset()
-        self.may_view_outputs = self.runs == 1 and not states
-        self._copied_outputs = frozenset(copied)
+        may_show = edge.shows and self.runs == 1 and not states
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
-        self.written = dict(written or {})
-        self._lends = lends and self.may_view_outputs and not self.written
-        expected = {graph.outputs[index]: strides for index, strides in (output_strides or {}).items()}
-        free, self.plain = ({graph.outputs[index] for index in numbers} for numbers in (saved, plain))
-        self._bfloat_outputs = frozenset(bfloat_outputs)
-        others = {tensor for index, tensor in enumerate(graph.outputs) if index not in self._bfloat_outputs}
-        self._bfloats = {graph.outputs[index] for index in bfloat_outputs} - others
+        self._written = dict(edge.written)
+        self._lends = edge.lends and may_show and not self._written
+        self._bfloats = edge.bfloats_alone(graph)
         self.memory, self.uses = Memory(), Uses(graph)
-        self.orders = Orders(self.uses, expected, free, are_kept=bool(input_strides or output_strides))
+        expected, free = edge.expected(graph), {graph.outputs[number] for number in edge.saved}
+        self.orders = Orders(self.uses, expected, free, are_kept=bool(strides or expected))
+        self.outputs = Outputs(graph, edge, self.memory, self.orders, may_show=may_show)
         self.floats = KeptFloats(self._emit_again, self.memory.scratch, lambda: self.steps[-1])
         self.values = Values(self.floats)
         self.streams = RandomStreams(graph, self.memory)
@@ -137,8 +124,8 @@ class Planner:
         packs_ahead = bool(self.frozen) and not graph.updates
         blocked = graph if self.observation is None else None
         self.terms = Terms(is_strict, packs_ahead, packs_ahead or is_alone)
-        last = with_channels_last({**dict(input_strides or {}), **expected})
-        self.layouts = Layouts(blocked, self.uses, self.fused, self.terms, last)
+        last = with_channels_last({**strides, **expected})
+        self.layouts = Layouts(blocked, self.uses, self.fused, self.terms, last, free)
         self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
         self.steps: list[Step] = []
@@ -153,7 +140,7 @@ class Planner:
         self._casts_due: list[tuple[Tensor, Tensor, HostTensor]] = []  # and how they are rounded
         self._counters: list[HostTensor] = []  # of the loops around
         self._depth = 0  # of loops and bodies
-        self._bind_inputs(dict(input_strides or {}), set(states), bfloat_inputs)
+        self._bind_inputs(strides, set(states), edge.bfloat_inputs)
         self.sums.allocate(self.values.states)
 
     def _bind_inputs(
@@ -417,7 +404,7 @@ class Planner:
             held.buffer for held in outputs
         })
         by_tensor, inputs = self.values.by_tensor, self.graph.inputs
-        written = {} if self.observation is not None else self.written
+        written = {} if self.observation is not None else self._written
         over_inputs = write_inputs(self.steps, self.memory.allocations, outputs, {
             result: by_tensor[inputs[place]] for result, place in written.items()
         })
@@ -600,7 +587,7 @@ class Planner:
             emit_copy(self, states[state], source)
 
     def _collect_outputs(self) -> tuple[list[HostTensor], list[bool]]:
-        """Let an op write straight into an output's buffer where it can; copy otherwise."""
+        """Place every output."""
         self._current = None
         outputs, direct = [], []
         # What a step that calls torch reads or writes stays in the arena, unless the caller's memory is lent to it.
@@ -608,28 +595,11 @@ class Planner:
             held.buffer for step in self.steps if step.is_generic and not is_transfer(step.op)
             for held in (*step.inputs, *step.outputs) if not (self._takes_lent(step.op) and held.is_contiguous)
         }
-        for index, tensor in enumerate(self.graph.outputs):
+        for number, tensor in enumerate(self.graph.outputs):
             self.layouts.make_plain(tensor, self.values, self)
-            held = self.values.by_tensor[tensor]
-            strides, allocation = self.orders.expected.get(tensor), self.memory.of(held)
-            lies_anyhow = strides is None and tensor in self.orders.saved and held.is_dense
-            lying = held.permuted(held.order) if lies_anyhow else held if strides is None else held.in_order_of(strides)
-            dtype = DType.BFLOAT if index in self._bfloat_outputs else tensor.dtype
-            is_free = allocation.place is Place.ARENA and self.memory.is_all_of(lying) and held.buffer not in pinned
-            is_free = is_free and held.dtype is dtype
-            is_view = not is_free and held.dtype is dtype and self.may_view_outputs
-            is_view = is_view and allocation.place in (Place.INPUT, Place.OUTPUT)
-            is_view = is_view and (held.is_contiguous or tensor not in self.plain)
-            is_view = is_view and not (allocation.place is Place.INPUT and index in self._copied_outputs)
-            if is_free:
-                allocation.place, allocation.index = Place.OUTPUT, index
-                held = replace(held, strides=strides or held.strides)  # of dimensions of one element too
-            elif not is_view:
-                target = self.memory.storage(held.shape, dtype, Place.OUTPUT, index, strides)
-                emit_copy(self, target, held)
-                held = target
+            held, is_direct = self.outputs.place(number, self.values.by_tensor[tensor], pinned, self)
             outputs.append(held)
-            direct.append(not is_view)
+            direct.append(is_direct)
         return outputs, direct
 
     def _append(self, step: Step) -> None:

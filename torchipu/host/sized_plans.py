@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchipu.host.edge import Edge
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.sized_steps import SizedSteps
@@ -34,7 +35,7 @@ Orders = tuple[tuple[int, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a host plan is made for, without numbers: see ``Planner`` for each.
+    """What a host plan is made for, without numbers: see ``Planner`` and ``Edge`` for each.
 
     Attributes:
         lying: Inputs in other orders than row-major.
@@ -120,9 +121,9 @@ class SizedPlans:
                 made = {number: _strides(graph.outputs[number], order) for number, order in terms.made}
                 planner = Planner(
                     graph, input_strides={graph.inputs[number]: strides for number, strides in lying.items()},
-                    frozen=[graph.inputs[number] for number in terms.frozen], written=dict(terms.written),
-                    is_strict=terms.is_strict, output_strides=made, saved=terms.saved, plain=terms.plain,
-                    is_alone=terms.is_alone, lends=True,
+                    frozen=[graph.inputs[number] for number in terms.frozen], is_strict=terms.is_strict,
+                    is_alone=terms.is_alone,
+                    edge=Edge(made, terms.saved, terms.plain, written=dict(terms.written), lends=True),
                 )
                 emitted = planner.emitted()
             if emitted.sums.reduced or emitted.states:

@@ -65,12 +65,12 @@ class Problem:
 
     @property
     def is_planar(self) -> bool:
-        """Whether it is one of two dimensions and not of nothing."""
-        return self.dimensions == 2 and not self.is_empty
+        """Whether it is one of at most two dimensions and not of nothing."""
+        return self.dimensions <= 2 and not self.is_empty
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a convolution of two dimensions, not transposed and not of nothing."""
+        """Whether it is a convolution of at most two dimensions, not transposed and not of nothing."""
         return self.is_planar and not self.is_transposed
 
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
 Sizes = tuple[int, int, int, int]
 """Images, channels, rows and columns."""
-Rows = Mapping[Tensor, Sizes]
-"""Values that hold images with channels last, as ``[N, H, W, C]`` or ``[N * H * W, C]``, and sizes of the images."""
+
+
+class Rows(dict[Tensor, Sizes]):
+    """Values that hold images with channels last, as ``[N, H, W, C]`` or ``[N * H * W, C]``, and sizes of the images.
+
+    Attributes:
+        flat: Likewise of those with channels second, whose planes have one dimension: ``[N, C, H * W]``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat: dict[Tensor, Sizes] = {}
+
 
 
 class BlockedPlanner(HostPlanner, Protocol):
@@ -105,7 +116,9 @@ class BlockedForm:
 
 
 BLOCKED_FORMS: dict[str, BlockedForm] = {}
-ROWS_RULES: dict[str, Callable[[Op, Rows], Sizes | None]] = {}
+RowsRule = Callable[[Op, Rows], "Sizes | None"]
+ROWS_RULES: dict[str, RowsRule] = {}
+FLAT_RULES: dict[str, RowsRule] = {}
 
 
 def register_blocked(target: str, form: BlockedForm) -> None:
@@ -113,18 +126,45 @@ def register_blocked(target: str, form: BlockedForm) -> None:
     BLOCKED_FORMS[target] = form
 
 
-def register_rows(target: str, rule: Callable[[Op, Rows], Sizes | None]) -> None:
+def register_rows(target: str, rule: RowsRule) -> None:
     """Enter how an op tells of which images its first result holds rows of channels; None where of none."""
     ROWS_RULES[target] = rule
 
 
-def find_rows(ops: Sequence[Op]) -> dict[Tensor, Sizes]:
-    """Return the values of a graph that hold images with their channels last."""
-    rows: dict[Tensor, Sizes] = {}
-    for op in ops:
-        rule = ROWS_RULES.get(op.target)
-        if rule is not None and (sizes := rule(op, rows)) is not None:
+def register_flat(target: str, rule: RowsRule) -> None:
+    """Enter how an op tells of which images its first result holds planes of one dimension; None where of none."""
+    FLAT_RULES[target] = rule
+
+
+def rows_of(op: Op, rows: Rows) -> Sizes | None:
+    """Return of which images an op's first result holds rows of channels, where the operands hold such; or None."""
+    rule = ROWS_RULES.get(op.target)
+    return None if rule is None else rule(op, rows)
+
+
+def flat_of(op: Op, rows: Rows) -> Sizes | None:
+    """Return of which images an op's first result holds planes of one dimension, likewise."""
+    rule = FLAT_RULES.get(op.target)
+    return None if rule is None else rule(op, rows)
+
+
+def find_rows(graph: Graph) -> Rows:
+    """Return the values of a graph that hold images with their channels last, or planes of one dimension.
+
+    Of the latter those alone which stand between images and rows, so that whatever reads them reads one of these.
+    """
+    rows = Rows()
+    passed: dict[Tensor, bool] = dict.fromkeys(graph.outputs, False)
+    for op in graph.ops:
+        if (sizes := rows_of(op, rows)) is not None:
             rows[op.outputs[0]] = sizes
+        elif (sizes := flat_of(op, rows)) is not None:
+            rows.flat[op.outputs[0]] = sizes
+        for x in op.inputs:
+            if x in rows.flat:
+                goes_on = any(result in rows or result.shape == rows.flat[x] for result in op.outputs)
+                passed[x] = passed.get(x, True) and goes_on
+    rows.flat = {tensor: sizes for tensor, sizes in rows.flat.items() if passed.get(tensor, False)}
     return rows
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError, OptionsError, PlacementError
+from torchipu.host.edge import Edge
 from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
@@ -84,9 +85,8 @@ def make_piece(
     has = set(part.graph.inputs)
     planner = Planner(
         part.graph, states=[state for state in states if state in has], micro_batches=micro_batches, replicas=replicas,
-        observation=observation, is_strict=options.strict_numerics,
+        observation=observation, is_strict=options.strict_numerics, edge=Edge(shows=False),
     )
-    planner.may_view_outputs = False  # every output has memory of its own
     plan = planner.plan()
     _refuse_meetings(plan)
     is_random = any(draws(op) or ROUNDING_STREAM in op.attrs for op in walk_ops(whole.ops))

@@ -26,6 +26,7 @@ from torchipu.errors import ConstraintError, OptionsError
 from torchipu.host.border import as_pairs
 from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.copying import RepeatedCopy
+from torchipu.host.edge import Edge
 from torchipu.host.executor import default_threads
 from torchipu.host.laid import Laid
 from torchipu.host.lanes import Lanes, choose_lanes
@@ -313,9 +314,8 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         planner = Planner(
             compiled.graph, states=list(built.states), micro_batches=self.micro_batches,
             replicas=self._replicas, observation=observation, frozen=self._frozen(built),
-            is_strict=self.options.strict_numerics,
+            is_strict=self.options.strict_numerics, edge=Edge(shows=False),
         )
-        planner.may_view_outputs = False  # every output has memory of its own
         self._check_buffers(built, planner.banked)
         plan = planner.plan()
         self._seen.plan_seconds = time.perf_counter() - began

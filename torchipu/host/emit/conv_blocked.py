@@ -265,9 +265,7 @@ def _emit_part(
     parts = min(blocks_out, max(1, -(-LEAST_ITEMS // (blocks * s.g))))
     results = -(-blocks_out // parts)
     items = blocks * s.g * -(-blocks_out // results)
-    window = BlockedWindow(
-        s.n, s.g, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, s.dh, s.dw,
-    )
+    window = window_of(s)
     plan.step(
         CONV_BLOCKED, [out], [x, _packed(plan, part, weight) if taps else weight, *others],
         ints=ConvBlockedInts(
@@ -307,6 +305,13 @@ def _packed(plan: HostPlanner, part: Part, weight: HostTensor) -> HostTensor:
         grain=grain_for(items, s.g * s.oc * s.summands, LEAST_CHUNK_MACS),
     )
     return held
+
+
+def window_of(s: Shape) -> BlockedWindow:
+    """Return the sizes of a convolution as kernels in the blocked layout read them."""
+    return BlockedWindow(
+        s.n, s.g, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, s.dh, s.dw,
+    )
 
 
 def stays_within(s: Shape) -> bool:

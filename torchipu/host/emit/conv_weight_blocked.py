@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torchipu._kernels.table.conv_blocked import BlockedWindow
 from torchipu._kernels.table.conv_weight_blocked import CONV_WEIGHT_BLOCKED, ConvWeightBlockedInts
-from torchipu.host.emit.conv_blocked import stays_within
+from torchipu.host.emit.conv_blocked import stays_within, window_of
 from torchipu.host.emit.conv_product import emit_reduce
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
@@ -41,9 +40,7 @@ def emit(
     span, columns = (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1
     laid_out = 0 if in_place else images * span * columns * lanes
     count = s.g * s.oc * s.summands
-    window = BlockedWindow(
-        s.n, s.g, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, s.dh, s.dw,
-    )
+    window = window_of(s)
     partial = dw if chunks == 1 else plan.scratch((chunks, count))
     plan.step(
         CONV_WEIGHT_BLOCKED, [partial], [dy, x],

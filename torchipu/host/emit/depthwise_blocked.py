@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchipu._kernels.table.conv_blocked import BlockedWindow
 from torchipu._kernels.table.depthwise_blocked import (
     DEPTHWISE_BLOCKED,
     DEPTHWISE_INPUT_BLOCKED,
@@ -68,7 +67,7 @@ def _emit(
     items = s.n * blocks * -(-s.oh // rows)
     plan.step(
         DEPTHWISE_BLOCKED, [out], [x, weight, *ending.operands(plan, s.g)],
-        ints=DepthwiseBlockedInts(_window(s), rows, is_plain, lays_out, ending.flags, ending.activation),
+        ints=DepthwiseBlockedInts(conv_blocked.window_of(s), rows, is_plain, lays_out, ending.flags, ending.activation),
         items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * _laid_out(s, rows) if lays_out else 0,
     )
@@ -100,7 +99,7 @@ def emit_input_gradient(
     items = s.n * blocks * -(-s.h // rows)
     plan.step(
         DEPTHWISE_INPUT_BLOCKED, [dx], [dy, packed(plan, s, weight), *ending.operands(plan, s.g)],
-        ints=DepthwiseInputBlockedInts(_window(s), rows, ending.flags),
+        ints=DepthwiseInputBlockedInts(conv_blocked.window_of(s), rows, ending.flags),
         items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS), scratch_bytes=8 * 5 * (s.sh + s.sw),
     )
 
@@ -123,16 +122,12 @@ def emit_weight_gradient(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTe
     partial = dw if chunks == 1 else plan.scratch((chunks, s.g * taps))
     plan.step(
         DEPTHWISE_WEIGHT_BLOCKED, [partial], [dy, x],
-        ints=DepthwiseWeightBlockedInts(_window(s), rows, max(1, SUMMED // s.ow), chunks, in_place),
+        ints=DepthwiseWeightBlockedInts(conv_blocked.window_of(s), rows, max(1, SUMMED // s.ow), chunks, in_place),
         items=blocks * chunks, grain=grain_for(blocks * chunks, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * (taps * lanes + (0 if in_place else _laid_out(s, rows))),
     )
     if chunks > 1:
         emit_reduce(plan, dw, partial, chunks, s.g * taps)
-
-
-def _window(s: Shape) -> BlockedWindow:
-    return BlockedWindow(s.n, s.g, 1, 1, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, s.dh, s.dw)
 
 
 def _laid_out(s: Shape, rows: int) -> int:

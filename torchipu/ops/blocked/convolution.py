@@ -6,21 +6,20 @@ A depthwise convolution may go on behind one of a single pixel, with what follow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from torchipu._kernels.table.conv_blocked import Activation
 from torchipu.host.emit import conv_blocked, depthwise_blocked, pointwise_depthwise, winograd
-from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.conv_weights import weights_as_held
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import activation_of, is_of_floats
-from torchipu.ops.blocked.halves import op_rounding
+from torchipu.ops.blocked.endings import activation_in, addend_of, factor_of, goes_on, rounded_in
 from torchipu.ops.blocked.norm import NORM, norm_of
+from torchipu.ops.blocked.views import is_view, without_views
 from torchipu.ops.convolution import problem_of
-from torchipu.ops.fusions.conv_epilogue import ADD, CONVOLUTION, addend_of, adds_like
+from torchipu.ops.fusions.conv_epilogue import ADD, CONVOLUTION, adds_like
 from torchipu.ops.fusions.picked import RELU
 from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, Terms, register_blocked
 from torchipu.optable.host_tensor import HostTensor
@@ -34,6 +33,10 @@ DEPTHWISE_ROW_NS, DEPTHWISE_INPUT_NS, DEPTHWISE_NS = 8.0, 0.4, 0.4
 # Saved besides where there are several groups, of whose few channels the plain form reads a pixel for few sums: for a
 # row of results, and for a multiplication and addition where windows have strides. Measured with 8 and with 16 lanes.
 GROUPED_ROW_NS, GROUPED_STRIDED_NS = 8.0, 0.008
+# Saved besides for an element of the input where windows that do not overlap are four columns apart or more, as those
+# of patches: the plain form reads them one by one. By lanes.
+PATCH_NS = {8: 0.2, 16: 1.2}
+PATCH_STRIDE = 4
 ACTIVATION_NS = 0.4  # for an element, where it would be a pass of its own
 PACK_NS = 0.8  # of a weight
 
@@ -72,6 +75,8 @@ def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
     if after.target == CONVOLUTION:
         return _goes_deep(ops, after, rows)
     _, ops = _parted(ops)
+    if is_view(after, rows) or len(without_views(ops)) < len(ops):
+        return goes_on(ops, after, rows)
     if not is_of_floats(after, rows) or activation_of(ops[-1]) is not Activation.NONE:
         return False
     if after.target == NORM:
@@ -81,12 +86,8 @@ def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
     return activation_of(after) is not Activation.NONE
 
 
-def _addend(ops: Sequence[Op]) -> Tensor | None:
-    return next((addend_of(before, op) for before, op in pairwise(ops) if op.target == ADD), None)
-
-
 def _sources(ops: Sequence[Op]) -> Sequence[Tensor]:
-    addend = _addend(_parted(ops)[1])
+    addend = addend_of(_parted(ops)[1])
     return (ops[0].needed("input"), *([] if addend is None else [addend]))
 
 
@@ -127,6 +128,12 @@ def grouped_gain_ns(s: Shape, level_ns: float, strided_ns: float) -> float:
     return GROUPED_ROW_NS * s.n * s.g * s.oc * s.oh + s.macs * (strided_ns if s.sh * s.sw > 1 else level_ns)
 
 
+def _patch_gain_ns(s: Shape) -> float:
+    """Return what blocks save besides of a convolution whose windows are patches."""
+    are_patches = s.sw >= max(PATCH_STRIDE, s.kw) and s.sh >= s.kh
+    return PATCH_NS[vector_lanes()] * s.input_elements if are_patches else 0.0
+
+
 def transforms(s: Shape, terms: Terms) -> bool:
     """Whether a convolution of these sizes over blocks is computed by Winograd's transforms."""
     return not terms.is_strict and winograd.serves(s) and winograd.saved_ns(s, packs_ahead=terms.packs_ahead) > 0
@@ -151,33 +158,26 @@ def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     s = _shape(ops[0])
     if problem_of(ops[0]).is_transposed:
         return input_gain_ns(s, terms)
-    ended = ACTIVATION_NS * s.output_elements if ops[-1].target != RELU and len(ops) > 1 else 0.0
+    last = without_views(ops)[-1]
+    ended = ACTIVATION_NS * s.output_elements if last.target not in (CONVOLUTION, RELU) else 0.0
     if depthwise_blocked.serves(s):
         return depthwise_gain_ns(s) + ended
     saved = product_gain_ns(s, s.g * s.oc * s.summands, terms, is_plain=_reads_plain(s))
-    return saved + grouped_gain_ns(s, 0.0, GROUPED_STRIDED_NS) + ended
-
-
-def _rounded(ops: Sequence[Op], plan: BlockedPlanner) -> list[OpRounding | None]:
-    """Return how the results of the ops become half, in the order in which an ending has them."""
-    rounded: list[OpRounding | None] = [None, None, None, None]
-    for op in ops:
-        number = {CONVOLUTION: 0, NORM: 1, ADD: 2}.get(op.target, 3)
-        rounded[number] = op_rounding(op, plan)
-    return rounded
+    return saved + grouped_gain_ns(s, 0.0, GROUPED_STRIDED_NS) + _patch_gain_ns(s) + ended
 
 
 def _ending(ops: Sequence[Op], plan: BlockedPlanner) -> conv_blocked.Ending:
     """Return what becomes of the sums of a convolution."""
-    bias, addend = ops[0].operand("bias"), _addend(ops)
+    bias, factor, addend = ops[0].operand("bias"), factor_of(ops), addend_of(ops)
     flags, epsilon = 0, 0.0
     norm: list[HostTensor] = []
     if len(ops) > 1 and ops[1].target == NORM:
         flags, norm, epsilon = norm_of(ops[1], plan)
     return conv_blocked.Ending(
         bias=None if bias is None else plan.value(bias, DType.FLOAT), norm=norm,
+        factor=None if factor is None else plan.value(factor, DType.FLOAT),
         addend=None if addend is None else plan.blocked(addend), flags=flags, epsilon=epsilon,
-        activation=activation_of(ops[-1]), rounded=_rounded(ops, plan),
+        activation=activation_in(ops), rounded=rounded_in(ops, plan),
     )
 
 

@@ -7,19 +7,16 @@ back. In blocks these views are all one, so that nothing is moved, and a linear 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-from math import prod
 
-from torchipu._kernels.table.conv_blocked import Activation
 from torchipu.host.emit import conv_blocked, layer_norm_blocked
-from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.blocked.activations import activation_of, is_floating
-from torchipu.ops.blocked.halves import emit_rounded, op_rounding
+from torchipu.ops.blocked.activations import is_floating
+from torchipu.ops.blocked.endings import ADD, MUL, activation_in, addend_of, factor_of, goes_on, rounded_in
+from torchipu.ops.blocked.halves import emit_rounded
 from torchipu.optable.blocked import (
     BlockedForm,
     BlockedPlanner,
@@ -33,8 +30,6 @@ from torchipu.optable.blocked import (
 )
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 
-PERMUTE, MUL, ADD = "aten.permute.default", "aten.mul.Tensor", "aten.add.Tensor"
-VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
 LAYER_NORM = "aten.native_layer_norm.default"
 PRODUCTS = ("aten.addmm.default", "aten.mm.default")
 # Measured as those of convolutions: what a pass over an element of its own takes.
@@ -42,32 +37,6 @@ PASS_NS = 0.4
 
 
 # --------------------------------------------------------------------------- which values have their channels last
-def _goes_last(op: Op) -> bool:
-    return tuple(dim % 4 for dim in op.integers("dims")) == (0, 2, 3, 1) if len(op.inputs[0].shape) == 4 else False
-
-
-def _comes_back(op: Op, rows: Rows) -> bool:
-    """Whether channels that were last become second again, of the images that they were of."""
-    x = op.inputs[0]
-    if x not in rows or len(x.shape) != 4:
-        return False
-    images, channels, height, width = rows[x]
-    return x.shape == (images, height, width, channels) and tuple(d % 4 for d in op.integers("dims")) == (0, 3, 1, 2)
-
-
-def _rows_of_permute(op: Op, rows: Rows) -> Sizes | None:
-    x = op.inputs[0]
-    if x in rows or not is_floating(x) or not _goes_last(op) or not x.num_elements:
-        return None
-    images, channels, height, width = x.shape
-    return images, channels, height, width
-
-
-def _rows_of_view(op: Op, rows: Rows) -> Sizes | None:
-    x, result = op.inputs[0], op.outputs[0]
-    return rows.get(x) if result.shape and result.shape[-1] == x.shape[-1] else None
-
-
 def _rows_of_product(op: Op, rows: Rows) -> Sizes | None:
     left = op.inputs[-2]
     if left not in rows or not is_floating(op.outputs[0]):
@@ -83,10 +52,7 @@ def _rows_of_elementwise(op: Op, rows: Rows) -> Sizes | None:
     return next((rows[x] for x in op.inputs if x in rows and x.shape == result.shape), None)
 
 
-register_rows(PERMUTE, _rows_of_permute)
 register_rows(LAYER_NORM, _rows_of_elementwise)
-for _target in VIEWS:
-    register_rows(_target, _rows_of_view)
 for _target in PRODUCTS:
     register_rows(_target, _rows_of_product)
 for _target in (
@@ -94,26 +60,6 @@ for _target in (
     "aten.sigmoid.default",
 ):
     register_rows(_target, _rows_of_elementwise)
-
-
-# --------------------------------------------------------------------------- views
-def _is_view(op: Op, rows: Rows) -> bool:
-    """Whether an op shows images in another shape, so that in blocks nothing changes."""
-    if op.target == PERMUTE:
-        return op.outputs[0] in rows or _comes_back(op, rows)
-    return op.target in VIEWS and op.inputs[0] in rows and op.outputs[0] in rows
-
-
-def _source(ops: Sequence[Op]) -> Sequence[Tensor]:
-    return (ops[0].inputs[0],)
-
-
-def _emit_view(ops: Sequence[Op], plan: BlockedPlanner) -> None:
-    plan.blocked_view(ops[0].outputs[0], ops[0].inputs[0])
-
-
-for _target in (PERMUTE, *VIEWS):
-    register_blocked(_target, BlockedForm(_is_view, follows_nothing, _source, saves_nothing, _emit_view))
 
 
 # --------------------------------------------------------------------------- normalisation of each pixel
@@ -156,65 +102,15 @@ def _multiplies(op: Op, rows: Rows) -> bool:
     return is_whole and bias and is_floating(*tensors) and not has_half_partials(op)
 
 
-def _changes(ops: Sequence[Op], rows: Rows) -> list[Op]:
-    return [op for op in ops if not _is_view(op, rows)]
-
-
-def _other(before: Op, op: Op) -> Tensor:
-    """Return the operand of a sum or product of two that the op before has not made."""
-    left, right = op.inputs
-    return right if left is before.outputs[0] else left
-
-
-def _is_factor(before: Op, op: Op, rows: Rows) -> bool:
-    """Whether each channel is multiplied by a number."""
-    if op.target != MUL or len(op.inputs) != 2 or op.inputs[0] is op.inputs[1]:
-        return False
-    factor, result = _other(before, op), op.outputs[0]
-    channels, at = (result.shape[-1], -1) if result in rows else (result.shape[1], -3)
-    if before.outputs[0].shape != result.shape or prod(factor.shape) != channels:
-        return False
-    return len(factor.shape) >= -at and factor.shape[at] == channels
-
-
-def _is_sum(before: Op, op: Op, rows: Rows) -> bool:
-    """Whether another value of the same images, which shows them alike, is added."""
-    if op.target != ADD or len(op.inputs) != 2 or op.inputs[0] is op.inputs[1] or op.number("alpha", 1) != 1:
-        return False
-    result, other = op.outputs[0], _other(before, op)
-    alike = other.shape == before.outputs[0].shape == result.shape
-    return alike and rows.get(other) == rows.get(before.outputs[0])
-
-
-def _goes_on(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
-    """Whether an op goes on: views anywhere, the factors first, then the sum, then the activation."""
-    if _is_view(after, rows):
-        return True
-    before, targets = ops[-1], [op.target for op in _changes(ops, rows)]
-    if not is_floating(*after.inputs, after.outputs[0]):
-        return False
-    if any(activation_of(op) is not Activation.NONE for op in ops):
-        return False
-    if _is_factor(before, after, rows):
-        return len(targets) == 1
-    if _is_sum(before, after, rows):
-        return ADD not in targets
-    return activation_of(after) is not Activation.NONE
-
-
-def _addend(ops: Sequence[Op]) -> Tensor | None:
-    return next((_other(before, op) for before, op in pairwise(ops) if op.target == ADD), None)
-
-
 def _sources(ops: Sequence[Op]) -> Sequence[Tensor]:
-    addend = _addend(ops)
+    addend = addend_of(ops)
     return (ops[0].inputs[-2], *([] if addend is None else [addend]))
 
 
 def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
-    """Return what is saved: the passes of what follows."""
-    passes = sum(op.target in (MUL, ADD) or activation_of(op) is not Activation.NONE for op in ops[1:])
-    return PASS_NS * ops[0].outputs[0].num_elements * min(passes, 1)
+    """Return what is saved: a pass over what follows, other than an activation that the plain product ends with."""
+    passes = any(op.target in (MUL, ADD) for op in ops)
+    return PASS_NS * ops[0].outputs[0].num_elements if passes else 0.0
 
 
 def _weight(right: Tensor, plan: BlockedPlanner) -> HostTensor:
@@ -228,27 +124,16 @@ def _weight(right: Tensor, plan: BlockedPlanner) -> HostTensor:
     return fresh
 
 
-def _rounded(ops: Sequence[Op], plan: BlockedPlanner) -> list[OpRounding | None]:
-    """Return how the results of the ops become half, in the order in which an ending has them; views change none."""
-    rounded: list[OpRounding | None] = [op_rounding(ops[0], plan), None, None, None]
-    for op in ops[1:]:
-        if op.target not in (PERMUTE, *VIEWS):
-            rounded[{MUL: 1, ADD: 2}.get(op.target, 3)] = op_rounding(op, plan)
-    return rounded
-
-
 def _emit_product(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     product, result = ops[0], ops[-1].outputs[0]
     left, right = product.inputs[-2:]
     images, channels, height, width = plan.image_sizes(left)
-    factor = next((_other(before, op) for before, op in pairwise(ops) if op.target == MUL), None)
-    addend = _addend(ops)
-    activation = next((found for op in ops[1:] if (found := activation_of(op)) is not Activation.NONE), Activation.NONE)
+    factor, addend = factor_of(ops), addend_of(ops)
     ending = conv_blocked.Ending(
         bias=plan.value(product.inputs[0], DType.FLOAT) if len(product.inputs) == 3 else None,
         factor=None if factor is None else plan.value(factor, DType.FLOAT),
-        addend=None if addend is None else plan.blocked(addend), activation=activation,
-        rounded=_rounded(ops, plan),
+        addend=None if addend is None else plan.blocked(addend), activation=activation_in(ops),
+        rounded=rounded_in(ops, plan),
     )
     source, weight = plan.blocked(left), _weight(right, plan)
     sizes = (images, 1, channels, product.outputs[0].shape[-1], height, width, height, width)
@@ -257,4 +142,4 @@ def _emit_product(ops: Sequence[Op], plan: BlockedPlanner) -> None:
 
 
 for _target in PRODUCTS:
-    register_blocked(_target, BlockedForm(_multiplies, _goes_on, _sources, _gain_ns, _emit_product))
+    register_blocked(_target, BlockedForm(_multiplies, goes_on, _sources, _gain_ns, _emit_product))

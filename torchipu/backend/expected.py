@@ -1,0 +1,113 @@
+"""What torch has and expects at the edge of a compiled graph: how results lie, their types, and which may be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from torchipu.backend.results import Kind, Layout
+from torchipu.capture.fx_import import Imported
+from torchipu.capture.fx_types import NARROWED
+from torchipu.host.edge import Edge
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.ir.graph import Graph, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A result that is an output of the graph.
+
+    Attributes:
+        number: Of the output.
+        layout: How torch expects it to lie; None where it does not say.
+        kind: What it is to torch.
+        visible: Whether it reaches the caller.
+        is_written: Whether it is copied into an argument after the call.
+    """
+
+    number: int
+    layout: Layout | None
+    kind: Kind
+    visible: bool
+    is_written: bool
+
+
+def expected_of(
+    imported: Imported, layouts: Sequence[Layout | None], kinds: Sequence[Kind], num_results: int | None,
+    written: Mapping[int, int],
+) -> list[Expected]:
+    """Return the results that are outputs of a graph.
+
+    Args:
+        imported: The graph as imported.
+        layouts: How torch expects each result to lie.
+        kinds: What each is.
+        num_results: How many reach the caller, the first ones; None for all.
+        written: By number those that are copied into arguments after the call.
+    """
+    number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
+    about = enumerate(zip(imported.results, layouts, kinds, strict=True))
+    return [
+        Expected(number[value], layout, kind, num_results is None or place < num_results, place in written)
+        for place, (value, layout, kind) in about if isinstance(value, Tensor) and value in number
+    ]
+
+
+def edge_of(
+    graph: Graph, expected: Sequence[Expected], stored_over: Mapping[int, int], bfloats: frozenset[Tensor], *,
+    has_sizes: bool, is_observed: bool,
+) -> Edge:
+    """Return what torch expects of a graph as a plan takes it.
+
+    Args:
+        graph: After all passes.
+        expected: Results that are outputs.
+        stored_over: By number of an output that of the input which it may be stored over.
+        bfloats: Inputs that come as bfloat16.
+        has_sizes: Whether its plans are made for many sizes: these know of floats alone, and show what they can.
+        is_observed: Whether every result is looked at, as floats.
+    """
+    strides: dict[int, tuple[int, ...]] = {}
+    plain: set[int] = set()
+    for each in expected:
+        if each.visible and each.layout is not None:
+            strides |= _strides_to_make(each.layout, each.number, graph.outputs[each.number])
+            if each.layout.strides is None and each.layout.offset is None:
+                plain.add(each.number)
+    copied = {
+        each.number for each in expected if each.visible and each.kind is Kind.COMPUTED and not each.is_written
+    }
+    converts = not has_sizes and not is_observed
+    return Edge(
+        strides, _saved_alone(expected), frozenset(plain), copied=frozenset() if has_sizes else frozenset(copied),
+        written=stored_over, bfloat_inputs=bfloats if converts else frozenset(),
+        bfloat_outputs=_bfloats_made(expected) if converts else frozenset(),
+    )
+
+
+def _strides_to_make(layout: Layout, number: int, output: Tensor) -> dict[int, tuple[int, ...]]:
+    """Return by its number the strides in which an output is made, where it is not row-major.
+
+    What is converted afterwards to a type that float stands in for keeps them.
+    """
+    is_of_type = TORCH_DTYPES[output.dtype] is layout.dtype or NARROWED.get(layout.dtype) is output.dtype
+    is_plain = is_of_type and layout.offset is None
+    if layout.strides is None or not is_plain or len(layout.strides) != len(output.shape):
+        return {}
+    return {number: layout.strides}
+
+
+def _saved_alone(expected: Sequence[Expected]) -> frozenset[int]:
+    """Return the numbers of the outputs that are saved for the backward and reach no caller."""
+    visible = {each.number for each in expected if each.visible}
+    return frozenset(each.number for each in expected) - visible
+
+
+def _bfloats_made(expected: Sequence[Expected]) -> frozenset[int]:
+    """Return the numbers of the outputs that reach torch as bfloat16 and as nothing else."""
+    dtypes: dict[int, set[torch.dtype | None]] = {}
+    for each in expected:
+        dtypes.setdefault(each.number, set()).add(None if each.layout is None else each.layout.dtype)
+    return frozenset(number for number, found in dtypes.items() if found == {torch.bfloat16})

@@ -1,0 +1,108 @@
+"""The edge of a call: what its caller has and expects, and where outputs lie to fit that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from torchipu.host.emit.copy import emit_copy
+from torchipu.host.memory import Memory
+from torchipu.host.orders import Orders
+from torchipu.host.storage import Place
+from torchipu.ir.graph import Graph, Tensor
+from torchipu.ir.types import DType
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What the caller of a graph has and expects; by default all lies row-major, and nothing is shared with it.
+
+    Attributes:
+        strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
+        saved: Numbers of outputs that may lie in any order of their dimensions.
+        plain: Numbers of outputs that the caller would copy where they do not lie row-major.
+        shows: Whether an output may be shown where an input or another output lies.
+        copied: Numbers of outputs that the caller would copy where they are shown in an input.
+        written: By number of an output that of the input that the caller writes it over, which overlaps no other one:
+            it is that very tensor where it was stored there already.
+        lends: Whether steps that call torch may have inputs and results where the caller has them.
+        bfloat_inputs: Inputs, floats of the graph, that come as bfloat16, and are converted by the plan.
+        bfloat_outputs: Numbers of outputs, floats of the graph, that are returned as bfloat16.
+    """
+
+    strides: Mapping[int, Strides] = field(default_factory=dict)
+    saved: frozenset[int] = frozenset()
+    plain: frozenset[int] = frozenset()
+    shows: bool = True
+    copied: frozenset[int] = frozenset()
+    written: Mapping[int, int] = field(default_factory=dict)
+    lends: bool = False
+    bfloat_inputs: frozenset[Tensor] = frozenset()
+    bfloat_outputs: frozenset[int] = frozenset()
+
+    def expected(self, graph: Graph) -> dict[Tensor, Strides]:
+        """Return the strides of outputs that are not row-major."""
+        return {graph.outputs[number]: strides for number, strides in self.strides.items()}
+
+    def bfloats_alone(self, graph: Graph) -> set[Tensor]:
+        """Return the values that are returned as bfloat16 and as nothing else."""
+        others = {tensor for number, tensor in enumerate(graph.outputs) if number not in self.bfloat_outputs}
+        return {graph.outputs[number] for number in self.bfloat_outputs} - others
+
+
+class Outputs:
+    """Where the outputs of a plan lie.
+
+    Args:
+        graph: Whose they are.
+        edge: What the caller expects of them.
+        memory: Of the plan.
+        orders: In which values may lie.
+        may_show: Whether one may be shown where an input or another one lies.
+    """
+
+    def __init__(self, graph: Graph, edge: Edge, memory: Memory, orders: Orders, *, may_show: bool) -> None:
+        self.graph, self.edge, self.memory, self.orders = graph, edge, memory, orders
+        self.may_show = may_show
+        self._plain = {graph.outputs[number] for number in edge.plain}
+
+    def place(
+        self, number: int, held: HostTensor, pinned: Collection[int], plan: HostPlanner,
+    ) -> tuple[HostTensor, bool]:
+        """Let the op that makes an output write straight into its buffer where it can; show or copy it otherwise.
+
+        Args:
+            number: Of the output.
+            held: Where the value lies now.
+            pinned: Buffers that have to stay in the arena.
+            plan: Which a copy is added to.
+
+        Returns:
+            Where the output lies, and whether that is memory of its own.
+        """
+        tensor, allocation = self.graph.outputs[number], self.memory.of(held)
+        dtype = DType.BFLOAT if number in self.edge.bfloat_outputs else tensor.dtype
+        strides = self.orders.expected.get(tensor)
+        lies_anyhow = strides is None and tensor in self.orders.saved and held.is_dense
+        lying = held.permuted(held.order) if lies_anyhow else held if strides is None else held.in_order_of(strides)
+        if held.dtype is dtype:
+            is_whole = allocation.place is Place.ARENA and self.memory.is_all_of(lying)
+            if is_whole and held.buffer not in pinned:
+                allocation.place, allocation.index = Place.OUTPUT, number
+                return replace(held, strides=strides or held.strides), True  # of dimensions of one element too
+            if self._is_shown(number, held, allocation.place):
+                return held, False
+        target = self.memory.storage(held.shape, dtype, Place.OUTPUT, number, strides)
+        emit_copy(plan, target, held)
+        return target, True
+
+    def _is_shown(self, number: int, held: HostTensor, place: Place) -> bool:
+        """Whether an output is shown where an input or another one lies."""
+        if place is Place.INPUT and number in self.edge.copied:
+            return False
+        is_plain = held.is_contiguous or self.graph.outputs[number] not in self._plain
+        return self.may_show and is_plain and place in (Place.INPUT, Place.OUTPUT)
