@@ -392,6 +392,31 @@ def test_a_transform_over_a_size_is_captured_for_each_and_nobody_is_told(caplog)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def test_images_of_all_sizes_are_one_compilation_on_one_thread_too():
+    """There eager PyTorch computes large images by other code: each layer was guarded on 20,480 elements."""
+    layers = [layer for _ in range(10) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(1))]
+    model = nn.Sequential(nn.Conv2d(2, 8, 3, padding=1), *layers, nn.Conv2d(8, 4, 3, padding=1))
+    before, frames = torch.get_num_threads(), []
+
+    def counting(graph, inputs):
+        frames.append(graph)
+        return ipu_backend(graph, inputs)
+
+    compiled = torch.compile(model, backend=counting)
+    torch.set_num_threads(1)
+    try:
+        for side in (16, 48, 64, 90, 104, 20):
+            images = torch.randn(1, 2, side, side + 4, requires_grad=True)
+            torch._dynamo.mark_dynamic(images, (2, 3))
+            compiled(images).square().mean().backward()
+            twin = images.detach().double().requires_grad_()
+            copy.deepcopy(model).double()(twin).square().mean().backward()
+            torch.testing.assert_close(images.grad.double(), twin.grad, rtol=1e-3, atol=1e-7)
+    finally:
+        torch.set_num_threads(before)
+    assert len(frames) == 1
+
+
 def test_as_many_classes_as_a_size_fix_no_size():
     def route(x, choice):  # experts with room for half of the tokens
         room = x.shape[0] // 2

@@ -125,6 +125,47 @@ def test_what_is_drawn_is_not_known(make: Callable[[], Tensor]) -> None:
         InferenceStep(Applying(lambda y: y if make() > 2 else -y))(X)
 
 
+PICKED: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda y: torch.arange(4)[y[0].argsort()], lambda y: torch.ones(3, 4)[:, y[0].argsort()],
+    lambda y: torch.ones(3, 4)[numbers([0, 1]), y[0].argsort()[:2]],
+    lambda y: torch.arange(4)[torch.multinomial(torch.ones(4), 2)],
+    lambda y: torch.arange(4.0).index_select(0, y[0].argsort()), lambda y: torch.arange(4.0).gather(0, y[0].argsort()),
+    lambda y: torch.take(torch.arange(4.0), y[0].argsort()), lambda y: F.embedding(y[0].argsort(), torch.ones(4, 2)),
+    lambda y: torch.zeros(4).index_add(0, y[0].argsort(), torch.ones(4)),
+    lambda y: torch.zeros(4).scatter(0, y[0].argsort(), 1.0),
+    lambda y: torch.searchsorted(torch.arange(4.0), y[0]), lambda y: torch.bucketize(y[0], torch.arange(4.0)),
+    lambda y: torch.ones(4).masked_scatter(y[0] > 0, torch.ones(4)),
+    lambda y: torch.where(y[0] > 0, torch.ones(4), torch.zeros(4)), lambda y: torch.bernoulli(torch.full((4,), 0.5)),
+    lambda y: torch.multinomial(torch.ones(4), 2), lambda y: torch.rand_like(torch.ones(4)),
+)
+
+
+@pytest.mark.parametrize("picked", PICKED)
+def test_what_values_pick_of_a_constant_is_not_known(picked: Callable[[Tensor], Tensor]) -> None:
+    # Operators say what their results look like with tensors like an operand that nobody has filled.
+    with pytest.raises(Exception, match=r"[Dd]ata.dependent"):
+        InferenceStep(Applying(lambda y: y if picked(y).sum() > 1e9 else -y))(X)
+
+
+@pytest.mark.parametrize("empty", [torch.empty_like, lambda ones: ones.new_empty(3)])
+def test_what_nobody_has_filled_is_not_known(empty: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(Exception, match=r"[Dd]ata.dependent"):
+        InferenceStep(Applying(lambda y: y if empty(torch.ones(3)).sum() == 3.0 else -y))(X)
+
+
+def test_rows_of_a_constant_that_are_drawn_are_those_of_eager() -> None:
+    def form(y: Tensor) -> tuple[Tensor, Tensor]:
+        mask = torch.ones(2, 16, dtype=torch.int64)
+        places = mask.nonzero()
+        drawn = torch.multinomial(torch.ones(16), 16)
+        chosen = torch.cat([places[places[:, 0] == row][drawn] for row in range(2)])
+        return y[chosen[:, 0], chosen[:, 1]].view(2, 16), mask[chosen[:, 0], chosen[:, 1]]
+
+    rows, ones = torch.compile(form, backend="ipu", fullgraph=True)(torch.arange(32.0).view(2, 16))
+    assert torch.equal(rows.sort().values, torch.arange(32.0).view(2, 16))
+    assert torch.equal(ones, torch.ones(32, dtype=torch.int64))
+
+
 @pytest.mark.parametrize("sizes", [(3,), (300,), (2, 400)])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32, None])
 def test_an_identity_of_any_size_is_a_constant(sizes: tuple[int, ...], dtype: torch.dtype | None) -> None:

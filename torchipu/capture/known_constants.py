@@ -42,6 +42,12 @@ MAKERS = LIKE | NEW | {
 ``linspace`` and ``logspace`` between tensors, ``Tensor_Tensor`` and its relatives, depend on values of operands.
 """
 
+UNFILLED = frozenset(
+    getattr(packet, name) for packet in (aten.empty_like, aten.new_empty, aten.new_empty_strided)
+    for name in packet.overloads()
+)
+"""Operators whose results hold whatever lay in memory."""
+
 
 def register() -> None:
     """Let torch keep the values of constants, and Dynamo look at them."""
@@ -49,6 +55,7 @@ def register() -> None:
         return
     fake_tensor.CONSTANT_NUMEL_LIMIT = LARGEST
     fake_impls.op_implementations_checks.insert(0, (MAKERS.__contains__, _made))
+    FakeTensorMode._dispatch_impl = _forgetting(FakeTensorMode._dispatch_impl)  # type: ignore[method-assign]
     FakeTensorMode.cache_clear()  # of results that have no values
     _look_at_calls()
     _look_at_branches()
@@ -80,6 +87,34 @@ def _made(mode: FakeTensorMode, function: Any, *args: Any, **kwargs: Any) -> Any
     if not mode.may_turn_const(made):
         return shown
     return mode.fake_tensor_converter.from_real_tensor(mode, made, make_constant=True)
+
+
+def _forgetting(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes an operator, and takes nothing for a constant that does not follow from constants alone.
+
+    Operators say what their results look like with tensors that nobody fills, such as ``weight.new_empty(size)``. Of an
+    operand that is a constant torch takes these for constants too, with whatever lies in memory.
+    """
+    def dispatched(
+        mode: FakeTensorMode, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None,
+    ) -> Any:
+        made = dispatch(mode, function, types, args, kwargs)
+        for result in (made,) if isinstance(made, Tensor) else pytree.tree_leaves(made):
+            values = known_values(result)
+            if values is not None and not _follows(function, result, pytree.tree_leaves((args, kwargs))):
+                mode.fake_tensor_converter.invalidate_constant_aliases(values)
+        return made
+
+    return dispatched
+
+
+def _follows(function: Any, result: Tensor, operands: Sequence[Any]) -> bool:
+    """Say whether the values of a result are those that an operator gives whenever it is called."""
+    if function in MAKERS:
+        return True
+    if function in UNFILLED or torch.Tag.nondeterministic_seeded in getattr(function, "tags", ()):
+        return False
+    return all(one is result or one.constant is not None for one in operands if isinstance(one, FakeTensor))
 
 
 def _is_known(leaf: object) -> bool:

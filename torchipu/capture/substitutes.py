@@ -34,6 +34,7 @@ from torchipu.capture import (
     least_squares,
     recorded_outputs,
     recurrent_layers,
+    shapes_of_convolutions,
     shapes_of_quantisation,
     traced_methods,
     unbranched_distributions,
@@ -221,6 +222,7 @@ def register() -> None:
     checkpoint.register()
     flex_attention.register()
     recurrent_layers.register()
+    shapes_of_convolutions.register()
     shapes_of_quantisation.register()
     recorded_outputs.register()
     inner_gradients.register()
