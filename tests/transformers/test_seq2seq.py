@@ -64,7 +64,9 @@ def pair(
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_encoder_and_decoder_over_four_ipus_train_and_generate_as_on_the_host(family: str, tmp_path: Path) -> None:
     train, evaluate = tiny.translations(4 * ACCUMULATION * MICRO_BATCH, 0), tiny.translations(10, 1)
-    ours, judge = pair(tmp_path, family, train, evaluate, eval_strategy="steps", eval_steps=40)
+    # At 0.02 rounding alone sends T5 another way within 25 to 50 updates, the judge away from itself in float64 as well.
+    rate = {"t5": 0.01, "bart": 0.02}[family]
+    ours, judge = pair(tmp_path, family, train, evaluate, eval_strategy="steps", eval_steps=40, learning_rate=rate)
     judge.train()
     ours.train()
     assert set(layout_of(ours.model).ipu_by_block.values()) == {0, 1, 2, 3}
