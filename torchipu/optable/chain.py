@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from torchipu._kernels.table.elementwise import MAX_DIMS
@@ -120,6 +120,23 @@ class Node:
     inputs: tuple[Value, ...] = ()
     scalars: tuple[float, ...] = ()
     random: HostTensor | None = None
+
+
+def needed_nodes(nodes: Sequence[Node], values: Iterable[Value]) -> set[int]:
+    """Return the numbers of the nodes that values come about by.
+
+    Args:
+        nodes: Numbered by their places.
+        values: Of some of them.
+    """
+    needed: set[int] = set()
+    waiting = [value.number for value in values]
+    while waiting:
+        number = waiting.pop()
+        if number not in needed:
+            needed.add(number)
+            waiting += [value.number for value in nodes[number].inputs]
+    return needed
 
 
 class Chain:

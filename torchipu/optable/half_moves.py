@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchipu.ir.types import DType
-from torchipu.optable.chain import Node, Value
+from torchipu.optable.chain import Node, Value, needed_nodes
 from torchipu.optable.host_tensor import HostTensor
 
 Results = Sequence[tuple[Value, HostTensor]]
@@ -27,7 +27,7 @@ def moved_as_bits(nodes: Sequence[Node], results: Results) -> tuple[list[Node], 
         nodes: Of the chain, numbered by their places; so are those that are returned.
         results: Values and where they are stored.
     """
-    needed = sorted(_needed(nodes, results))
+    needed = sorted(needed_nodes(nodes, (value for value, _ in results)))
     if not any(nodes[number].operation in CHANGING for number in needed):
         return None  # copies alone read and write as they lie
     types = {held.dtype for value, held in results if value.kind == "f"}
@@ -41,17 +41,6 @@ def moved_as_bits(nodes: Sequence[Node], results: Results) -> tuple[list[Node], 
     for number in needed:
         moved.add(number, nodes[number])
     return moved.nodes, [(moved.values[value.number], _as_words(held)) for value, held in results]
-
-
-def _needed(nodes: Sequence[Node], results: Results) -> set[int]:
-    needed: set[int] = set()
-    waiting = [value.number for value, _ in results]
-    while waiting:
-        number = waiting.pop()
-        if number not in needed:
-            needed.add(number)
-            waiting += [value.number for value in nodes[number].inputs]
-    return needed
 
 
 def _is_moved(node: Node, dtype: DType) -> bool:

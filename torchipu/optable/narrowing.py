@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchipu.ir.types import DType
-from torchipu.optable.chain import WRAPS, Node, Value
+from torchipu.optable.chain import WRAPS, Node, Value, needed_nodes
 from torchipu.optable.host_tensor import HostTensor
 
 Results = Sequence[tuple[Value, HostTensor]]
@@ -41,7 +41,7 @@ def narrowed(nodes: Sequence[Node], results: Results) -> tuple[list[Node], list[
             cuts off the upper bits of another.
         results: Values and where they are stored.
     """
-    needed = _needed(nodes, results)
+    needed = needed_nodes(nodes, (value for value, _ in results))
     operands = [nodes[number].operand for number in needed if nodes[number].kind == "l"]
     types = {held.dtype for held in operands if held is not None}
     types |= {held.dtype for value, held in results if value.kind == "l"}
@@ -53,17 +53,6 @@ def narrowed(nodes: Sequence[Node], results: Results) -> tuple[list[Node], list[
         if not _is_same(nodes, number, dtype, in_range):
             return None
     return _rewritten(nodes, results, dtype)
-
-
-def _needed(nodes: Sequence[Node], results: Results) -> set[int]:
-    needed: set[int] = set()
-    waiting = [value.number for value, _ in results]
-    while waiting:
-        number = waiting.pop()
-        if number not in needed:
-            needed.add(number)
-            waiting += [value.number for value in nodes[number].inputs]
-    return needed
 
 
 def _is_same(nodes: Sequence[Node], number: int, dtype: DType, in_range: set[int]) -> bool:
