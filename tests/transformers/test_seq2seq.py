@@ -64,7 +64,7 @@ def pair(
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_encoder_and_decoder_over_four_ipus_train_and_generate_as_on_the_host(family: str, tmp_path: Path) -> None:
     train, evaluate = tiny.translations(4 * ACCUMULATION * MICRO_BATCH, 0), tiny.translations(10, 1)
-    # At 0.02 rounding alone sends T5 another way within 25 to 50 updates, the judge away from itself in float64 as well.
+    # At 0.02 rounding alone sends T5 another way within 25 to 50 updates, as the judge itself from one in float64.
     rate = {"t5": 0.01, "bart": 0.02}[family]
     ours, judge = pair(tmp_path, family, train, evaluate, eval_strategy="steps", eval_steps=40, learning_rate=rate)
     judge.train()
