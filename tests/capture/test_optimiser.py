@@ -62,6 +62,7 @@ def imported(optimizer, model):
     return captured, import_optimiser(optimizer, model, captured.parameters, captured.gradients)
 
 
+@pytest.mark.whole  # the first update of SGD with dampening is unlike all others
 @pytest.mark.parametrize("kind", MAKERS)
 def test_weights_and_state_follow_eager(kind):
     model = Model()

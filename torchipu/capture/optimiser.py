@@ -266,9 +266,9 @@ class _Builder:
             dtype = parameter.dtype if chosen is None else TORCH_DTYPES[chosen]
             value = torch.empty_like(parameter.detach(), memory_format=torch.preserve_format, dtype=dtype)
             as_pairs(value).fill_(first)  # as torch has it, imaginary parts too
-            state[key] = value
-            if not self.kind.counts_in_state:
+            if not self.kind.counts_in_state:  # before the buffer is in the state, where it would be one of torch's
                 _sgd_steps(self.optimizer, parameter).buffer = value
+            state[key] = value
         return self.hold(parameter, key, value, f"{key}.{name}")
 
     def step(self, name: str, parameter: torch.Tensor) -> Tensor:
