@@ -76,6 +76,8 @@ cdef extern from "team.h" nogil:
     void TI_CLOSE(char *at, size_t num_bytes)
     int ti_prepare(int threads, int64_t scratch_bytes)
     int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
+    void ti_mark_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
+    int ti_kept_to_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
     int ti_run(ti_pool *pool, const ti_job *job, int threads)
     int64_t ti_run_phase(ti_pool *pool, const ti_phase *phase, int threads)
     void ti_begin(ti_pool *pool)
@@ -126,10 +128,13 @@ cdef struct VertexCall:
 
 def run_kernel(kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain=1, int threads=1,
                int64_t scratch_bytes=0, int64_t round_items=0):
-    """Run one kernel on addresses; for tests and measurements.
+    """Run one kernel on addresses; for tests.
+
+    Its scratch holds NaN before, and so do some bytes behind it.
 
     Raises:
         KernelTrap: The kernel refused its input.
+        RuntimeError: It wrote past the scratch that it was given.
     """
     kernel.check(len(args), ints, scalars)
     plan = Plan(len(args))
@@ -137,7 +142,12 @@ def run_kernel(kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain
                   round_items=round_items)
     for buffer, address in enumerate(args):
         plan.bind(buffer, address)
+    if ti_prepare(threads, scratch_bytes):
+        raise MemoryError("no memory, or no threads, for the engine")
+    ti_mark_scratch(&TI_POOL, threads, scratch_bytes)
     plan.run((0, 0), (0, 1), (1, 1), 1, 1, threads)
+    if not ti_kept_to_scratch(&TI_POOL, threads, scratch_bytes):
+        raise RuntimeError(f"{kernel.name} wrote past the {scratch_bytes} bytes of scratch that its step asks for")
 
 
 def call_kernel(kernel, args, ints=(), scalars=(), int64_t items=1):

@@ -320,6 +320,24 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
   return 0;
 }
 
+/* Sets all bits of the scratch of each thread and of the spare bytes behind it: floats there are not numbers. For single
+ * kernels in tests; in the checked flavour what lies behind is closed as it is. */
+static void ti_mark_scratch(ti_pool *pool, int threads, int64_t scratch_bytes) {
+  for (int i = 0; i < threads && i < TI_MAX_THREADS; i++)
+    if (pool->scratch[i]) {
+      TI_OPEN(pool->scratch[i], (size_t)(pool->scratch_bytes + TI_SPARE_BYTES));
+      memset(pool->scratch[i], 0xff, (size_t)(scratch_bytes + TI_SPARE_BYTES));
+    }
+}
+
+/* Whether what was marked behind the scratch of each thread is as it was. */
+static int ti_kept_to_scratch(const ti_pool *pool, int threads, int64_t scratch_bytes) {
+  for (int i = 0; i < threads && i < TI_MAX_THREADS; i++)
+    for (int64_t k = 0; !TI_CHECKED && pool->scratch[i] && k < TI_SPARE_BYTES; k++)
+      if ((unsigned char)pool->scratch[i][scratch_bytes + k] != 0xff) return 0;
+  return 1;
+}
+
 /* Lets workers into what is open and takes part; returns once all of it is done. */
 static void ti_meet(ti_pool *pool) {
   atomic_store_explicit(&pool->trap, 0, memory_order_relaxed);
