@@ -1,7 +1,6 @@
 """Host plans for sizes that are known at the call: made once for all that decide alike, then numbers."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -92,7 +91,7 @@ def test_a_plan_of_formulas_is_with_numbers_the_plan_of_these_numbers(name, monk
         assert found is not None
         plain = Planner(
             executor.sized.graph(), input_strides=strides, frozen=executor.frozen, is_alone=executor.is_alone,
-            edge=replace(edge, lends=False),
+            edge=edge,
         ).plan()
         made.append((described(found), described(plain)))
         return found

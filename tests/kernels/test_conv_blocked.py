@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ import torch.nn.functional as F
 from tests.kernels.elem_planner import MiniPlanner
 from torchipu._kernels.table.conv_blocked import Activation, BlockedWindow
 from torchipu._kernels.table.conv_product import ConvEnding
+from torchipu._kernels.table.depthwise_blocked import DEPTHWISE_BLOCKED
 from torchipu._kernels.table.pool_blocked import Pooling
 from torchipu.host.emit import (
     blocked_layout,
@@ -196,6 +199,41 @@ def test_depthwise_convolutions_equal_float64(case: tuple, is_plain: bool) -> No
         found.append(plain(plan, out, exact.shape))
     torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=1e-5)
     assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize(("size", "window", "dilation", "lays_out"), [
+    ((14, 14), (3, 3), 1, False),  # pixels are loaded once for a row of taps, zeros beside the image too
+    ((3, 3), (3, 3), 1, False),
+    ((14, 14), (3, 3), 2, True),  # four columns of fourteen are more than one in six
+    ((14, 60), (3, 3), 2, False),
+    ((14, 9), (4, 4), 1, True),
+    ((14, 60), (4, 4), 1, False),
+])
+def test_rows_are_laid_out_where_many_windows_reach_over_a_side(
+    size: tuple[int, int], window: tuple[int, int], dilation: int, lays_out: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It saves looking for the side at each of them, takes scratch, and gives the same bits."""
+    x, weight, exact, shape = layers_of((1, 20, 20, 20, size, window, 1, 1, dilation))
+
+    class Listing(MiniPlanner):
+        def step(self, kernel: Any, *args: Any, **kwargs: Any) -> None:
+            if kernel is DEPTHWISE_BLOCKED:
+                laid_out.append((bool(kwargs["ints"].lays_out), kwargs["scratch_bytes"] > 0))
+            super().step(kernel, *args, **kwargs)
+
+    found, laid_out = [], list[tuple[bool, bool]]()
+    for sides in (depthwise_blocked.SIDES, 0, 10**6):
+        monkeypatch.setattr(depthwise_blocked, "SIDES", sides)
+        plan = Listing()
+        out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+        depthwise_blocked.emit(plan, shape, out, blocked(plan, x), plan.hold(weight), conv_blocked.Ending())
+        found.append(plain(plan, out, exact.shape))
+    assert laid_out[0] == (lays_out, lays_out)
+    slides = dilation == 1 and window == (3, 3)
+    assert laid_out[1:] == [(False, False), (not slides, not slides)]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=1e-5)
 
 
 # images, channels read, channels, size, window, stride, padding

@@ -1,4 +1,4 @@
-"""Kernels keep to the scratch that their steps ask for, and a step that asks for less than its kernel takes is noticed."""
+"""Kernels keep to the scratch that their steps ask for; a step that asks for less than its kernel takes is noticed."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ class Edge:
         strides: By number of an output its strides where it is not row-major, without gaps or overlaps.
         saved: Numbers of outputs that may lie in any order of their dimensions.
         plain: Numbers of outputs that the caller would copy where they do not lie row-major.
-        shows: Whether an output may be shown where an input or another output lies.
+        shows: Whether an output may be shown where an input or another output lies, and steps that call torch may have
+            inputs and results where the caller has them.
         copied: Numbers of outputs that the caller would copy where they are shown in an input.
         written: By number of an output that of the input that the caller writes it over, which overlaps no other one:
             it is that very tensor where it was stored there already.
-        lends: Whether steps that call torch may have inputs and results where the caller has them.
         bfloat_inputs: Inputs, floats of the graph, that come as bfloat16, and are converted by the plan.
         bfloat_outputs: Numbers of outputs, floats of the graph, that are returned as bfloat16.
     """
@@ -40,7 +40,6 @@ class Edge:
     shows: bool = True
     copied: frozenset[int] = frozenset()
     written: Mapping[int, int] = field(default_factory=dict)
-    lends: bool = False
     bfloat_inputs: frozenset[Tensor] = frozenset()
     bfloat_outputs: frozenset[int] = frozenset()
 

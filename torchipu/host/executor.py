@@ -84,7 +84,7 @@ class GraphExecutor:
         self.traps, self.counts, self.is_strict = traps, counts, is_strict
         self.calls = 0
         self.is_alone, self.sized = is_alone, sized
-        self.edge = replace(edge or Edge(), lends=True)
+        self.edge = edge or Edge()
         self.apartness = Apartness(graph.inputs, set(self.edge.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]

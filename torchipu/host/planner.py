@@ -106,7 +106,7 @@ class Planner:
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self._written = dict(edge.written)
-        self._lends = edge.lends and may_show and not self._written
+        self._lends = may_show and not self._written
         self._bfloats = edge.bfloats_alone(graph)
         self.memory, self.uses = Memory(), Uses(graph)
         expected, free = edge.expected(graph), {graph.outputs[number] for number in edge.saved}

@@ -123,7 +123,7 @@ class SizedPlans:
                     graph, input_strides={graph.inputs[number]: strides for number, strides in lying.items()},
                     frozen=[graph.inputs[number] for number in terms.frozen], is_strict=terms.is_strict,
                     is_alone=terms.is_alone,
-                    edge=Edge(made, terms.saved, terms.plain, written=dict(terms.written), lends=True),
+                    edge=Edge(made, terms.saved, terms.plain, written=dict(terms.written)),
                 )
                 emitted = planner.emitted()
             if emitted.sums.reduced or emitted.states:

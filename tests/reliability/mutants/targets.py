@@ -39,6 +39,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "host/concatenation.py": ("host/test_concatenation.py",),
     "host/edge.py": (
         "host/test_bfloats.py", "host/test_written_inputs.py", "host/test_orders_of_results.py", "test_saved_copies.py",
+        "host/test_copied_results.py",
     ),
     "host/orders.py": ("host/test_orders.py", "host/test_order_of_chains.py", "host/test_orders_of_results.py"),
     "host/emit/depthwise_blocked.py": (
