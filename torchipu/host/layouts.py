@@ -224,6 +224,8 @@ class Layouts:
 
     def _leads_to_rows(self, op: Op) -> bool:
         """Whether an op puts the channels of images last, or makes one dimension of planes for such ops alone."""
+        if not op.outputs:
+            return False  # a value goes to another process as it lies row-major
         rows, result = Rows(), op.outputs[0]
         if rows_of(op, rows) is not None:
             return True
