@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from torchipu.errors import ExecutionError
 
 _VERSION = Tensor._version.__get__  # type: ignore[attr-defined]
 
@@ -59,6 +61,8 @@ class Resident:
         memory: The state; ``[replicas, ...]`` where each replica has its own. The user's tensor itself, where the
             program works on that.
         host: The user's tensor, which has the state of the first replica.
+        name: What errors call it.
+        shape: Of the user's tensor when the program was made, or since it was given those of all replicas.
         is_written: Whether a call changes the state.
         replicas: What every replica had after the last call that ended well, where each has its own.
         seen: Address and version of the user's tensor when it was last seen.
@@ -67,15 +71,30 @@ class Resident:
 
     memory: torch.Tensor
     host: torch.Tensor
+    name: str
+    shape: torch.Size
     is_written: bool
     replicas: torch.Tensor | None = None
     seen: tuple[int, int] = (0, -1)
     is_users: bool = False
 
     @classmethod
-    def of(cls, memory: torch.Tensor, host: torch.Tensor, is_written: bool, is_apart: bool) -> Resident:
+    def of(cls, memory: torch.Tensor, host: torch.Tensor, name: str, is_written: bool, is_apart: bool) -> Resident:
         """Return a state, with room for what each replica has of it where they are apart."""
-        return cls(memory, host, is_written, torch.zeros_like(memory) if is_apart else None)
+        return cls(memory, host, name, host.shape, is_written, torch.zeros_like(memory) if is_apart else None)
+
+    def take(self, value: torch.Tensor) -> None:
+        """Let the user's tensor be another value, of any shape."""
+        self.host.data = value
+        self.shape = value.shape
+
+    def misfit(self) -> str:
+        """Say why the user's tensor cannot have the state, which is another shape or no memory; "" where it can."""
+        if self.host.shape != self.shape:
+            return f"{self.name} has shape {list(self.host.shape)}, and the program was made for {list(self.shape)}"
+        if self.host.numel() and not self.host.data_ptr():
+            return f"{self.name}, of shape {list(self.shape)}, has no memory: its storage was resized to 0 bytes"
+        return ""
 
     def changed(self) -> bool:
         """Whether the user's tensor was written since it was last seen."""
@@ -106,6 +125,19 @@ def changed(residents: Sequence[Resident]) -> list[Resident]:
     """Return those of which the user's tensor was written since it was last seen."""
     now = _seen(residents)
     return [resident for resident, at in zip(residents, now, strict=True) if resident.seen != at]
+
+
+def refuse_misfits(residents: Iterable[Resident]) -> None:
+    """Refuse states whose tensors of the user's are not what they were when the program was made.
+
+    Raises:
+        ExecutionError: One has another shape, which a copy might spread out unasked, or no memory.
+    """
+    if found := [reason for resident in residents if (reason := resident.misfit())]:
+        raise ExecutionError(
+            "; ".join(found), remedy="assign values of that shape, or resize the storage back; a model of other "
+            "shapes needs a step of its own, or destroy() and another call",
+        )
 
 
 def mark(residents: Sequence[Resident]) -> None:

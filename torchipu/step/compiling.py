@@ -210,7 +210,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
             hosts = list(states.values())
             self._laid, are_users = Laid(hosts), bound.place_states(hosts)
         self._residents = [
-            Resident.of(bound.state_view(tensor), host, tensor in built.written, bound.is_apart(tensor))
+            Resident.of(bound.state_view(tensor), host, tensor.name, tensor in built.written, bound.is_apart(tensor))
             for tensor, host in states.items()
         ]
         for resident, is_users in zip(self._residents, are_users, strict=True):
@@ -242,7 +242,8 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         assert self._built is not None and self._bound is not None
         for tensor, resident in zip(_states_of_user(self._built, self._bound.host_plan), self._residents, strict=True):
             host = hosts.get(tensor)
-            resident.host = resident.host if host is None else host
+            if host is not None:
+                resident.host, resident.shape = host, host.shape
         self._note_hosts()
 
     def _note_hosts(self) -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 
 from torchipu._kernels.abi import without_memory
+from torchipu.capture.fx_types import foreign_kind
+from torchipu.errors import ExecutionError
 from torchipu.host import output_memory
 from torchipu.host.border import resolved
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
@@ -83,14 +85,15 @@ class Arguments:
             What has to live until the program has run.
 
         Raises:
-            ExecutionError: A tensor has elements and no memory.
+            ExecutionError: A tensor has elements and no memory, or is none that the IPU holds.
         """
         kept = []
         for place, name, number, dtype, advance in self._arguments:
             value = tensors[place]
-            address = value.data_ptr()
-            if not address and value.numel() and not value._is_zerotensor():
-                raise without_memory(f"of shape {list(value.shape)}, argument {name!r},")
+            if value.layout is not torch.strided:
+                raise _refusal_of(value, name)
+            if not value.data_ptr() and value.numel() and not value._is_zerotensor():
+                raise _refusal_of(value, name)
             value = _as_read(value, dtype)
             address = value.data_ptr()
             if overlap is not None and overlap(address, address + value.nbytes):
@@ -103,6 +106,14 @@ class Arguments:
             self._engine.bind(number, value.data_ptr())
             kept.append(value)
         return kept
+
+
+def _refusal_of(value: torch.Tensor, name: str) -> ExecutionError:
+    """Return why a program cannot read a tensor that came after others of its shape."""
+    kind, remedy = foreign_kind(value)
+    if kind:
+        return ExecutionError(f"argument {name!r}: {kind} cannot be held by the IPU", remedy=remedy)
+    return without_memory(f"of shape {list(value.shape)}, argument {name!r},")
 
 
 def _as_read(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -14,7 +14,7 @@ from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.copying import RepeatedCopy, copy_all, count_writes
 from torchipu.host.kept_states import undrawn_where_it_fails
 from torchipu.host.laid import Laid
-from torchipu.host.resident import Resident, Returned, Versions, changed, mark
+from torchipu.host.resident import Resident, Returned, Versions, changed, mark, refuse_misfits
 from torchipu.optable.random_streams import Seeding
 from torchipu.step import watching
 from torchipu.step.compiling import CompilingStep
@@ -223,6 +223,7 @@ class RunningStep(CompilingStep):
         stale = changed(looked_at) if self._clean else looked_at
         copied = [resident for resident in stale if not resident.is_users]
         if copied:
+            refuse_misfits(copied)
             with torch.no_grad():
                 copy_all([r.memory for r in copied], [r.source() for r in copied], self._host_threads)
         if stale:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torchipu.errors import ExecutionError, IpuError, OptionsError
 from torchipu.poptorch.poptorch_core import Error, createPoptorchError
 from torchipu.poptorch.tracing.tracer_words import in_plain_words
@@ -12,6 +15,19 @@ NAMES = {
     "option 'loss_scaling' expects": "the optimiser's loss_scaling must be",
 }
 """What errors of the core speak of, and what PopTorch calls it."""
+
+
+@contextmanager
+def in_poptorch_words() -> Iterator[None]:
+    """Raise what the core refuses as PopTorch's error.
+
+    Raises:
+        Error: The core has refused something.
+    """
+    try:
+        yield
+    except IpuError as error:
+        raise as_poptorch_error(error) from error
 
 
 def as_poptorch_error(error: IpuError) -> Error:

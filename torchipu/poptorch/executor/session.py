@@ -11,7 +11,7 @@ import torch
 from torchipu.capture.captured import Captured
 from torchipu.capture.running import capture_by_running
 from torchipu.host.bound_plan import BoundPlan
-from torchipu.host.resident import Resident, Returned
+from torchipu.host.resident import Resident, Returned, refuse_misfits
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import Role
 from torchipu.poptorch.held_types import held_as
@@ -243,6 +243,7 @@ class Session(ProgramStep):
     def upload(self, residents: Iterable[Resident]) -> None:
         """Copy states of the host to the device."""
         chosen = list(residents)
+        refuse_misfits(chosen)
         if chosen:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 for resident in chosen:
@@ -252,21 +253,30 @@ class Session(ProgramStep):
                     resident.mark()
 
     def download(self, residents: Iterable[Resident]) -> None:
-        """Copy to the host those states that the program changes, or that the host has changed since."""
+        """Copy to the host those states that the program changes, or that the host has changed since.
+
+        Raises:
+            ExecutionError: The host has some in another shape, or without memory; all others were copied.
+        """
+        misfits = list[Resident]()
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for resident in residents:
                 group = self._group_of(resident)
                 is_asked = group is not None and group.returns_all
                 if not is_asked and not resident.is_written and not resident.changed():
                     continue
+                if resident.misfit():
+                    misfits.append(resident)
+                    continue
                 if group is not None and is_asked:
-                    resident.host.data = resident.memory[group.of_replicas()]
+                    resident.take(resident.memory[group.of_replicas()])
                 elif resident.memory.dim() > resident.host.dim():
                     # Each replica has its own: the host's tensor becomes all of them.
-                    resident.host.data = resident.memory.clone()
+                    resident.take(resident.memory.clone())
                 else:
                     resident.host.detach().copy_(resident.memory)
                 resident.mark()
+        refuse_misfits(misfits)
 
     def buffers(self, names: Iterable[str]) -> list[Resident]:
         """Return the states of buffers by name; those that the program does not use are left out."""

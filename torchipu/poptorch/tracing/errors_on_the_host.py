@@ -9,8 +9,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
+from torchipu.capture.fx_types import foreign_kind
 from torchipu.poptorch.capturing import on_ipu
-from torchipu.poptorch.poptorch_core import Error
+from torchipu.poptorch.poptorch_core import Error, createPoptorchError
 from torchipu.poptorch.tracing.calls import REFUSALS
 from torchipu.poptorch.tracing.devices import devices_seen
 from torchipu.poptorch.tracing.mixed_types import with_common_type
@@ -32,6 +33,8 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
     """
     if isinstance(error, Error) and isinstance(error.__cause__, REFUSALS) and _is_of_torch(error.__cause__):
         return in_words_of_kernels(error, _error_of_plain_call(traced, tensors)) or error
+    if (refusal := _without_values(error, traced)) is not None:
+        return refusal
     shows_tracer = names_tracer(str(error))
     is_refusal = isinstance(error, (*REFUSALS, AssertionError))  # torch's decompositions assert what its kernels check
     if not shows_tracer and not (is_refusal and _is_of_torch(error)):
@@ -42,6 +45,20 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
     if shows_tracer:
         return other if other is not None and type(other) is type(error) else renamed(error)
     return error
+
+
+def _without_values(error: Exception, traced: TracedModel) -> Error | None:
+    """Return the refusal of a tensor without values that met others, or None where that is not what went wrong."""
+    if "device" not in str(error):
+        return None
+    members = (("parameter", traced.inner.named_parameters()), ("buffer", traced.inner.named_buffers()))
+    named = [("input", traced.arguments.named_tensors()), *members]
+    for what, tensors in named:
+        for name, tensor in tensors:
+            if tensor.device.type == "meta":
+                kind, remedy = foreign_kind(tensor)
+                return createPoptorchError(f"{what} {name}: {kind} cannot be held by the IPU: {remedy}")
+    return None
 
 
 def _is_of_torch(error: Exception) -> bool:
