@@ -14,8 +14,7 @@ from torchipu.errors import UnsupportedOpError
 aten = torch.ops.aten
 
 TORCH_OWN = (
-    aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate, aten.affine_grid_generator, aten.cauchy,
-    aten.channel_shuffle,
+    aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate, aten.cauchy, aten.channel_shuffle,
     aten.linspace.Tensor_Scalar, aten.linspace.Tensor_Tensor, aten.linspace.Scalar_Tensor,
     aten.log_normal, aten.logspace,
     aten.pixel_shuffle, aten.pixel_unshuffle, aten.rot90, aten.tril_indices, aten.triu_indices,
@@ -42,6 +41,30 @@ def _index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
     else:
         return NotImplemented
     return _laid_as(self, torch.where(spread, self + chosen if accumulate else chosen, self))
+
+
+def _affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
+    """Place the points of ``[N, C, (D,) H, W]`` by matrices, ``[N, 2, 3]`` or ``[N, 3, 4]``; halves are added as floats.
+
+    Torch's own decomposition makes a number of its own for a dimension of one element, which its graphs do not hold.
+    """
+    kind = torch.float32 if theta.dtype in (torch.float16, torch.bfloat16) else theta.dtype
+    dims = len(size) - 2
+    columns = [column.to(kind).reshape(size[0], *[1] * dims, dims) for column in theta.unbind(-1)]
+    points = columns[-1]
+    for dim, column in zip(range(dims, 0, -1), columns, strict=False):  # the first column is that of the last dimension
+        shape = [1] * (dims + 2)
+        shape[dim] = size[dim + 1]
+        points = points + _line(size[dim + 1], theta, align_corners).to(kind).reshape(shape) * column
+    return points.expand(size[0], *size[2:], dims).to(theta.dtype)
+
+
+def _line(count: int, like: Tensor, align_corners: bool) -> Tensor:
+    """Return so many numbers from -1 to 1, these two among them or, as the middles of as many parts, not."""
+    if count <= 1:
+        return like.new_zeros((count,))
+    line = torch.linspace(-1, 1, count, dtype=like.dtype, device=like.device)
+    return line if align_corners else line * ((count - 1) / count)
 
 
 def _laid_as(self: Tensor, found: Tensor) -> Tensor:
@@ -136,6 +159,7 @@ def _eye(n: int, m: int | None = None, *, dtype: torch.dtype | None = None, devi
 
 
 OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
+    aten.affine_grid_generator.default: _affine_grid,
     aten.index_put.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
     aten.as_strided.default: _as_strided,
