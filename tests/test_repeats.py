@@ -18,12 +18,12 @@ from torchipu import errors
 
 HERE = Path(__file__).parent
 LINES = {
-    "tests/test_a.py::test_all": "abcdef",
-    "tests/test_a.py::test_some": "abc",
-    "tests/test_a.py::test_others": "def",
-    "tests/test_b.py::test_twice": "abcdef",
-    "tests/test_b.py::test_own": "g",
-    "tests/test_b.py::test_nothing": "",
+    "tests/test_step.py::test_all": "abcdef",
+    "tests/test_step.py::test_some": "abc",
+    "tests/test_step.py::test_others": "def",
+    "tests/test_cli.py::test_twice": "abcdef",
+    "tests/test_cli.py::test_own": "g",
+    "tests/test_cli.py::test_nothing": "",
 }
 SECONDS = dict(zip(LINES, (9.0, 1.0, 1.0, 4.0, 7.0, 0.5), strict=True))
 
@@ -48,8 +48,8 @@ def test_what_a_line_may_take_is_a_bound_for_those_that_nothing_else_reaches() -
 
 
 def test_those_that_stay_count() -> None:
-    stay = ["tests/test_a.py::test_all", "tests/test_b.py::test_nothing"]
-    assert chosen(LINES, SECONDS, 1, stay) == {*stay, "tests/test_b.py::test_own"}
+    stay = ["tests/test_step.py::test_all", "tests/test_cli.py::test_nothing"]
+    assert chosen(LINES, SECONDS, 1, stay) == {*stay, "tests/test_cli.py::test_own"}
 
 
 def test_lines_and_seconds_of_all_processes_and_cases_are_put_together(tmp_path: Path) -> None:
@@ -62,12 +62,12 @@ def test_lines_and_seconds_of_all_processes_and_cases_are_put_together(tmp_path:
 
 def test_only_tests_that_are_named_are_left_out_whatever_their_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(repeats.FOLDER, raising=False)
-    monkeypatch.setattr(repeats, "_left", lambda: {"tests/test_a.py": frozenset({"test_one"})})
-    assert repeats.repeats_others("tests/test_a.py::test_one[3-a]")
-    assert not repeats.repeats_others("tests/test_a.py::test_other")
-    assert not repeats.repeats_others("tests/test_b.py::test_one")
+    monkeypatch.setattr(repeats, "_left", lambda: {"tests/test_step.py": frozenset({"test_one"})})
+    assert repeats.repeats_others("tests/test_step.py::test_one[3-a]")
+    assert not repeats.repeats_others("tests/test_step.py::test_other")
+    assert not repeats.repeats_others("tests/test_cli.py::test_one")
     monkeypatch.setenv(repeats.FOLDER, "some")
-    assert not repeats.repeats_others("tests/test_a.py::test_one")
+    assert not repeats.repeats_others("tests/test_step.py::test_one")
 
 
 def test_tests_that_are_left_out_exist() -> None:
@@ -92,12 +92,12 @@ def test_a_process_that_a_test_starts_tells_its_lines_with_the_test_and_each_ane
         [sys.executable, "-c", program], check=True, cwd=tmp_path,
         env={
             **os.environ, "PYTHONPATH": f"{HERE / 'repeats'}{os.pathsep}{HERE.parent}",
-            repeats.FOLDER: str(tmp_path), "PYTEST_CURRENT_TEST": "tests/test_some.py::test_one[a b] (call)",
+            repeats.FOLDER: str(tmp_path), "PYTEST_CURRENT_TEST": "tests/test_step.py::test_one[a b] (call)",
         },
     )
     (written,) = tmp_path.glob("lines-*.json")
     found = json.loads(written.read_text())
     lines, first = inspect.getsourcelines(errors.nearest)
     reached = [f"{errors.__file__}:{first + number}" for number in range(len(lines))]
-    assert {line for line in reached if line in found["tests/test_some.py::test_one[a b]"]}
+    assert {line for line in reached if line in found["tests/test_step.py::test_one[a b]"]}
     assert {line for line in reached if line in found["second"]}
