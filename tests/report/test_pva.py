@@ -218,6 +218,34 @@ def test_memory_is_that_of_the_profile_by_tile_category_and_variable(written: tu
         _ = compilation.tiles[0].memory.category.vertexcode
 
 
+def test_vertices_of_a_tile_are_those_that_the_program_puts_there(written: tuple[Any, Path]) -> None:
+    step, path = written
+    expected: dict[int, dict[str, int]] = {}
+    programs = {**step.compiled.executable.programs, **step.compiled.executable.functions}
+    leaves = [leaf for program in programs.values() for leaf in leaves_of(program) if isinstance(leaf, Execute)]
+    for compute_set in {leaf.compute_set.name: leaf.compute_set for leaf in leaves}.values():
+        for group in compute_set.groups:
+            for tile, _, _ in group.runs.runs:
+                here = expected.setdefault(compute_set.ipu * 1472 + tile, {})
+                here[group.codelet] = here.get(group.codelet, 0) + 1
+    tiles = pva.openReport(path).compilation.tiles
+    for place in {*sorted(expected)[::5], *range(0, len(tiles), 97)}:
+        found = {one.type.name: one.count for one in tiles[place].memory.vertices}
+        assert found == expected.get(place, {}), place
+
+
+def test_a_tile_that_is_full_to_its_last_byte_does_not_overflow(tmp_path: Path) -> None:
+    path = STEPS[next(iter(STEPS))]().report(tmp_path)
+    most = max(tile.memory.total.includingGaps for tile in pva.openReport(path).compilation.tiles)
+    for room, overflows in ((most, False), (most - 1, True)):
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE facts SET value = ? WHERE name = 'tile_memory_bytes'", (str(room),))
+        tiles = pva.openReport(path).compilation.tiles
+        fullest = [tile for tile in tiles if tile.memory.total.includingGaps == most]
+        assert fullest
+        assert all(tile.memory.overflowed is overflows for tile in fullest)
+
+
 def compute_groups(step: Any) -> list[Any]:
     functions = step.compiled.executable.functions.values()
     leaves = [leaf for program in functions for leaf in leaves_of(program)]
