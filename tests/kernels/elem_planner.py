@@ -84,6 +84,9 @@ class MiniPlanner:
     def expected_output(self, tensor: Tensor) -> HostTensor:
         return self.output(tensor)
 
+    def placed_output(self, tensor: Tensor) -> HostTensor:
+        return self.output(tensor)
+
     def output_as_held(
         self, tensor: Tensor, held: HostTensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
     ) -> HostTensor:

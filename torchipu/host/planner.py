@@ -218,6 +218,16 @@ class Planner:
             return self._concatenations.place_of(tensor, lambda whole: self.scratch(whole.shape, whole.dtype))
         return self._concatenations.memory_of(tensor)
 
+    def placed_output(self, tensor: Tensor) -> HostTensor:
+        """Return storage for a result by any strides, where it is part of a whole, else row-major storage."""
+        if self._concatenations is None or self._depth or self._is_moving:
+            return self.output(tensor)
+        place = self._concatenations.place_of(tensor, lambda whole: self.scratch(whole.shape, whole.dtype))
+        if place is None:
+            return self.output(tensor)
+        self.values.by_tensor[tensor] = place
+        return place
+
     def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         """Return where a value lies: row-major, or in another order of its dimensions where orders are kept."""
         if self.orders.are_kept and not self._is_in_blocks:

@@ -90,6 +90,13 @@ class HostPlanner(Protocol):
         """
         ...
 
+    def placed_output(self, tensor: Tensor) -> HostTensor:
+        """Return storage for a result of an op whose record has ``places``: by any strides where it is part of a whole.
+
+        Such a place is one that ``places`` has taken; everywhere else storage is row-major.
+        """
+        ...
+
     def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         """Return where a value lies: row-major, or in another order of its dimensions, which some programs keep.
 

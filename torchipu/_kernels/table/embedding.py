@@ -36,6 +36,9 @@ class TakeRowsInts(NamedTuple):
         rows: Of the table.
         taken: Rows that are taken for each outer place.
         row_bytes: Bytes of a row.
+        step_bytes: From a row of the result to the next.
+        parts: Of a row, which lie apart in the result.
+        part_step_bytes: From one of them to the next.
         index_bytes: Size of an index.
         wraps: Whether negative indices count from the end.
         period: Length of the index: `taken`, or as much for each outer place.
@@ -44,6 +47,9 @@ class TakeRowsInts(NamedTuple):
     rows: int
     taken: int
     row_bytes: int
+    step_bytes: int
+    parts: int
+    part_step_bytes: int
     index_bytes: int
     wraps: bool
     period: int
@@ -89,6 +95,8 @@ class SumRowsInts(NamedTuple):
         has_base: Whether sums are added to a base, and not to zero.
         source_row: Stride of the source from row to row; 0 for one row for all.
         source_column: Stride within a row; 0 for one number.
+        parts: Of a row of the source, each of which is one stretch.
+        source_part: Stride from one of them to the next.
     """
 
     rows: int
@@ -97,6 +105,8 @@ class SumRowsInts(NamedTuple):
     has_base: bool
     source_row: int
     source_column: int
+    parts: int = 1
+    source_part: int = 0
 
 
 class SumRowsScalars(NamedTuple):

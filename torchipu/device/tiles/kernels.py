@@ -276,6 +276,10 @@ class _VertexPlanner:
         """Return row-major storage for a result."""
         return self.output(tensor)
 
+    def placed_output(self, tensor: Tensor) -> HostTensor:
+        """Return row-major storage for a result: on a tile nothing is part of a whole."""
+        return self.output(tensor)
+
     def output_as_held(
         self, tensor: Tensor, held: HostTensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
     ) -> HostTensor:
