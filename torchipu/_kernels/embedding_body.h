@@ -203,6 +203,40 @@ TI_KERNEL(sum_rows) {
   return TI_OK;
 }
 
+/* Which row of a table a source takes; -1 for one that the table has not. */
+TI_INLINE int64_t FN(taken_row)(const char *index, const sum_taken_rows_ints *p, int64_t source) {
+  int64_t row = p->index_bytes ? FN(index_at)(index, p->index_bytes, source) : source;
+  if (p->wraps && row < 0) row += p->table_rows;
+  return (uint64_t)row < (uint64_t)p->table_rows ? row : -1;
+}
+/* Sums of rows that are taken from a table and multiplied, each as it is read: they need not lie anywhere by themselves. */
+TI_KERNEL(sum_taken_rows) {
+  const sum_taken_rows_ints *const p = (const sum_taken_rows_ints *)ints;
+  const float alpha = (float)((const sum_rows_scalars *)scalars)->alpha, *const table = (const float *)args[2], *const factor = (const float *)args[6];
+  const int64_t *const offsets = (const int64_t *)args[3], *const order = (const int64_t *)args[4];
+  const int64_t inner = p->inner, part = inner / p->parts, sources = offsets[p->rows];
+  for (int64_t k = begin; k < end; k++) {
+    float *const out = (float *)args[0] + k * inner;
+    const float *from = p->has_base ? (const float *)args[1] + k * inner : NULL;
+    if (offsets[k] == offsets[k + 1]) {
+      if (from) FN(copy_bytes)((char *)out, (const char *)from, inner * (int64_t)sizeof(float));
+      else memset(out, 0, (size_t)inner * sizeof(float));
+      continue;
+    }
+    for (int64_t j = offsets[k]; j < offsets[k + 1]; j++, from = out) {
+      if (j + TI_ROWS_AHEAD < sources)
+        FN(fetch_row)((const char *)table, FN(taken_row)(args[5], p, order[j + TI_ROWS_AHEAD]), p->table_rows, inner * (int64_t)sizeof(float));
+      const int64_t row = FN(taken_row)(args[5], p, order[j]);
+      if (row < 0) return TI_TRAP_INDEX;
+      for (int64_t i = 0; i < p->parts; i++) {
+        const float by = p->has_factor ? factor[order[j] * p->factor_row + i * p->factor_part] : 1.f;
+        FN(sum_row)(out + i * part, from ? from + i * part : NULL, table + row * inner + i * part, 1, part, alpha * by);
+      }
+    }
+  }
+  return TI_OK;
+}
+
 /* Repeats an element. */
 #define TI_FILL_ROW(T) { const T one = *(const T *)src; for (int64_t i = 0; i < n; i++) ((T *)out)[i] = one; break; }
 static void FN(fill_row)(char *out, const char *src, int64_t n, int64_t bytes) {

@@ -363,7 +363,7 @@ class Planner:
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
-        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
+        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1, op: Op | None = None,
     ) -> None:
         """Append a kernel call; none where there is nothing to write."""
         if items <= 0 or (outputs and not any(held.num_elements for held in outputs)):
@@ -379,7 +379,7 @@ class Planner:
                 source=self._current.source, remedy="move the normalisation out of it, or set batch_norm_group_size=1",
             )
         self._append(Step(
-            self._current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, largest(1, grain),
+            op or self._current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, largest(1, grain),
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
             joining=joining, writes=tuple(writes), samples=samples, overwrites=tuple(overwrites), rounds=rounds,
         ))

@@ -166,7 +166,7 @@ class HostPlanner(Protocol):
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
-        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
+        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1, op: Op | None = None,
     ) -> None:
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
@@ -192,6 +192,7 @@ class HostPlanner(Protocol):
             samples: How the items share out samples, each of which is computed by itself, whatever the grain; None
                 where they do not.
             rounds: In how many equal parts items are made, one after another: later ones read what earlier ones made.
+            op: Whose step it is, and of whose operands it may refuse a value, if not of the op that is emitted.
         """
         ...
 

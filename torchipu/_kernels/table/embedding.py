@@ -129,6 +129,46 @@ SUM_ROWS = Kernel(
 )
 
 
+class SumTakenRowsInts(NamedTuple):
+    """Integers of ``sum_taken_rows``.
+
+    Attributes:
+        rows: Of the result.
+        inner: Elements of a row.
+        has_base: Whether sums are added to a base, and not to zero.
+        table_rows: Of the table.
+        index_bytes: Size of an index; 0 where the rows of the table are the sources, in their order.
+        wraps: Whether negative indices count from the end.
+        has_factor: Whether rows are multiplied by factors.
+        factor_row: Stride of the factors from source to source.
+        parts: Of a row, each of which has a factor.
+        factor_part: Stride of the factors from part to part.
+    """
+
+    rows: int
+    inner: int
+    has_base: bool
+    table_rows: int
+    index_bytes: int
+    wraps: bool
+    has_factor: bool
+    factor_row: int
+    parts: int
+    factor_part: int
+
+
+SUM_TAKEN_ROWS = Kernel(
+    "sum_taken_rows",
+    {
+        "out": "base + alpha * sum of factor * the row of the table of each of the row's sources, [rows][inner]",
+        "base": "likewise, or anything", "table": "[table_rows][inner]", "offsets": "of the bucketed sources",
+        "order": "likewise", "index": "of the row of each source, or anything",
+        "factor": "[sources][parts], or anything",
+    },
+    SumTakenRowsInts, SumRowsScalars, items="rows",
+)
+
+
 class PutRowsInts(NamedTuple):
     """Integers of ``put_rows``.
 
