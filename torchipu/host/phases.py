@@ -8,13 +8,13 @@ follows from shapes; which thread runs a unit has no effect on what it computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import lcm, prod
 
 from torchipu.host.steps import Step
 from torchipu.host.storage import Allocation, Place
-from torchipu.host.unit_memory import Near, Ownership, lie_apart, near_arguments, window
+from torchipu.host.unit_memory import Near, Ownership, lie_apart, near_arguments, touched_by, window
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.samples import Samples
 
@@ -195,13 +195,42 @@ def _divided_alike(members: Sequence[Member]) -> list[Member] | None:
     """Return members that divide what they hand to each other into the same samples, as many as can be; else None."""
     if any(member.samples is None for member in members):
         return None
+    shared = _handed_on(members)
+    if shared is None:
+        return None
     most = min(_samples(member).count for member in members)
+    counted = _counted_alike(members, most)
+    if counted is not None and _meet_in_samples(counted, shared):
+        return counted
     fewer = {count for member in members for count in _samples(member).coarser() if LEAST_UNITS <= count < most}
-    for count in (most, *sorted(fewer, reverse=True)):
+    for count in sorted(fewer, reverse=True):
         counted = _counted_alike(members, count)
-        if counted is not None and _meet_in_samples(counted):
+        if counted is not None and _meet_in_samples(counted, shared):
             return counted
     return None
+
+
+def _handed_on(members: Sequence[Member]) -> set[int] | None:
+    """Return what one step writes and another one touches; None where some of it can be divided into no samples."""
+    touching: dict[int, int] = {}
+    written: set[int] = set()
+    undivided: set[int] = set()
+    for member in members:
+        step, samples = member.step, _samples(member)
+        own = touched_by(step)
+        for buffer in own:
+            touching[buffer] = touching.get(buffer, 0) + 1
+        written.update(held.buffer for held in step.written)
+        arguments = (*step.outputs, *step.inputs)
+        following = samples.following or (None,) * len(arguments)
+        undivided.update(
+            held.buffer for held, stride, apart in zip(arguments, samples.strides, following, strict=True)
+            if not stride and apart is None
+        )
+        if step.endings:  # what they take and write
+            undivided.update(own.difference(held.buffer for held in arguments))
+    shared = {buffer for buffer in written if touching[buffer] > 1}
+    return shared if shared.isdisjoint(undivided) else None
 
 
 def _counted_alike(members: Sequence[Member], count: int) -> list[Member] | None:
@@ -209,6 +238,9 @@ def _counted_alike(members: Sequence[Member], count: int) -> list[Member] | None
     counted = []
     for member in members:
         finer = _samples(member)
+        if finer.count == count:
+            counted.append(member)
+            continue
         samples = finer.counted(count)
         if samples is None:
             return None
@@ -226,24 +258,15 @@ def _chunk(members: Sequence[Member]) -> int:
     return -(-least // whole) * whole
 
 
-def _meet_in_samples(members: Sequence[Member]) -> bool:
-    """Whether all that one step writes and another one touches is divided into the same samples."""
-    divisions: dict[int, set[tuple[int, int, int]]] = {}
-    written: dict[int, int] = {}
-    touched: dict[int, int] = {}
+def _meet_in_samples(members: Sequence[Member], shared: Collection[int]) -> bool:
+    """Whether allocations are divided into the same samples wherever they are touched."""
+    divisions: dict[int, set[tuple[int, int, int]]] = {buffer: set() for buffer in shared}
     for member in members:
-        step = member.step
-        arguments = (*step.outputs, *step.inputs)
-        own = {held.buffer for held in (*step.written, *step.read)}
-        for buffer in own:
-            touched[buffer] = touched.get(buffer, 0) + 1
-        for held in step.written:
-            written[held.buffer] = written.get(held.buffer, 0) + 1
-        for held, stride in zip(arguments, _samples(member).strides, strict=True):
-            divisions.setdefault(held.buffer, set()).add(window(held, stride, _samples(member).count))
-        for buffer in own - {held.buffer for held in arguments}:  # what endings take and write
-            divisions.setdefault(buffer, set()).add((0, 0, 0))
-    return all(lie_apart(divisions[buffer]) for buffer in written if touched[buffer] > 1)
+        samples = _samples(member)
+        for held, stride in zip((*member.step.outputs, *member.step.inputs), samples.strides, strict=True):
+            if held.buffer in divisions:
+                divisions[held.buffer].add(window(held, stride, samples.count))
+    return all(lie_apart(found) for found in divisions.values())
 
 
 def _bytes_there(held: HostTensor) -> int:
