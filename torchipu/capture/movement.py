@@ -44,7 +44,7 @@ def _index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
 
 
 def _affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
-    """Place the points of ``[N, C, (D,) H, W]`` by matrices, ``[N, 2, 3]`` or ``[N, 3, 4]``; halves are added as floats.
+    """Place points of ``[N, C, (D,) H, W]`` by matrices, ``[N, 2, 3]`` or ``[N, 3, 4]``; halves add up as floats.
 
     Torch's own decomposition makes a number of its own for a dimension of one element, which its graphs do not hold.
     """
