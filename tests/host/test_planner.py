@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from torchipu.host.edge import Edge
 from torchipu.host.executor import GraphExecutor
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
@@ -187,12 +189,17 @@ def test_states_that_swap_are_read_before_either_is_written() -> None:
     assert max(reads) < min(writes)
 
 
-def test_an_op_without_a_record_runs_through_aten_in_the_arena() -> None:
+@pytest.mark.parametrize(("shows", "expected"), [
+    (False, {Place.ARENA}), (True, {Place.INPUT, Place.OUTPUT}),
+])
+def test_an_op_without_a_record_runs_through_aten_in_the_arena_or_where_the_caller_has_its_tensors(
+    shows: bool, expected: set[Place],
+) -> None:
     x, y = tensor("x", 4, role=Role.INPUT), tensor("y", 4)
     graph = Graph("g", (x,), (y,), (Op("generic", (x,), (y,), {}, "aten.special_erfcx.default", ("self",)),))
-    plan = Planner(graph).plan()
+    plan = Planner(graph, edge=Edge(shows=shows)).plan()
     (generic,) = (step for step in plan.steps if step.kernel is None)
     places = {plan.allocations[t.buffer].place for t in (*generic.inputs, *generic.outputs)}
-    assert places == {Place.ARENA}
+    assert places == expected
     given = torch.randn(4)
     torch.testing.assert_close(GraphExecutor(graph)(given)[0], torch.special.erfcx(given))
