@@ -89,6 +89,10 @@ def columns(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch
     return x.t().index_add(1, edges[1], x.t()[:, edges[0]] * weight)
 
 
+def by_a_number(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x.index_add(0, edges[1], x[edges[0]] * 3) + x.index_add(0, edges[1], 2 * torch.cat([x] * 6))
+
+
 def into_other_rows(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x[:, :8].index_add(0, edges[1], x.view(NODES, 4, -1)[edges[0]].amax(1)[:, :8] * weight[:, None])
 
@@ -135,7 +139,7 @@ def test_sums_are_those_of_float64_and_what_edges_carry_lies_nowhere(function: F
         assert "take_rows" not in kernels
 
 
-@pytest.mark.parametrize("function", [*APART, factors_of_columns, into_other_rows])
+@pytest.mark.parametrize("function", [*APART, factors_of_columns, by_a_number, into_other_rows])
 def test_other_sums_are_those_of_float64(function: Function, kernels: list[str]) -> None:
     compared(function)
     assert ("sum_taken_rows" in kernels) is (function is into_other_rows)

@@ -81,6 +81,8 @@ def _applies(ops: Sequence[Op]) -> bool:
     added = _added(ops[-1])
     if added is None or added[2] is not ops[-2].outputs[0]:
         return False
+    if ops[-2].target == MULTIPLY and ops[-2].operand("other") is None:
+        return False  # by a number
     base, _, rows, _ = added
     taken = _taken(ops[0]) if ops[0].target in LOOK_UPS else None
     if ops[0].target in LOOK_UPS and (taken is None or taken[0].shape[1:] != base.shape[1:]):
