@@ -57,9 +57,19 @@ def factors_in_columns(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tenso
     return rows.index_add(0, edges[1], rows[edges[0]] * factor.t()[..., None])
 
 
+def scattered(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows = x[edges[0]] * weight[:, None]
+    return torch.zeros_like(x).scatter_add(0, edges[1].view(-1, 1).expand_as(rows), rows)
+
+
+def gathered(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows = x.gather(0, edges[0][:, None].expand(-1, x.shape[1])) * weight[:, None]
+    return x.scatter_add(0, edges[1][:, None].expand(-1, x.shape[1]), rows)
+
+
 FUSED: list[Function] = [
-    weighted, in_heads, of_all_edges, of_heads_alike, unweighted, carried, from_the_end, strided_factors,
-    factors_in_columns,
+    scattered, gathered, weighted, in_heads, of_all_edges, of_heads_alike, unweighted, carried, from_the_end,
+    strided_factors, factors_in_columns,
 ]
 
 
@@ -89,11 +99,23 @@ def columns(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch
     return x.t().index_add(1, edges[1], x.t()[:, edges[0]] * weight)
 
 
+def element_by_element(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    places = edges[1][:, None] * torch.ones(x.shape[1], dtype=torch.long)
+    return x.scatter_add(0, places, x.gather(0, places) * weight[:, None])
+
+
+def by_a_number(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x.index_add(0, edges[1], x[edges[0]] * 3) + x.index_add(0, edges[1], 2 * torch.cat([x] * 6))
+
+
 def into_other_rows(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x[:, :8].index_add(0, edges[1], x.view(NODES, 4, -1)[edges[0]].amax(1)[:, :8] * weight[:, None])
 
 
-APART: list[Function] = [read_twice, factors_of_elements, squares, the_last_put_wins, columns]
+APART: list[Function] = [
+    element_by_element, read_twice, factors_of_elements, factors_of_columns, squares, the_last_put_wins, columns,
+    by_a_number, into_other_rows,
+]
 
 
 def inputs(width: int = 32) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -135,7 +157,7 @@ def test_sums_are_those_of_float64_and_what_edges_carry_lies_nowhere(function: F
         assert "take_rows" not in kernels
 
 
-@pytest.mark.parametrize("function", [*APART, factors_of_columns, into_other_rows])
+@pytest.mark.parametrize("function", APART)
 def test_other_sums_are_those_of_float64(function: Function, kernels: list[str]) -> None:
     compared(function)
     assert ("sum_taken_rows" in kernels) is (function is into_other_rows)

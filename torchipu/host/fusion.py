@@ -23,6 +23,7 @@ def find_fusions(graph: Graph, readers: Mapping[Tensor, Sequence[Op]], kept: Col
     fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
     taken: set[Op] = set()
     places = {op: place for place, op in enumerate(graph.ops)}
+    makers = {result: op for op in graph.ops for result in op.outputs}
     most = max(map(len, FUSIONS))
     for first in graph.ops:
         if first in taken:
@@ -33,7 +34,7 @@ def find_fusions(graph: Graph, readers: Mapping[Tensor, Sequence[Op]], kept: Col
             fusion = FUSIONS.get(tuple(op.target for op in ops))
             if fusion is None or taken.intersection(ops) or _are_read_before(ops, places, readers):
                 continue
-            if fusion.applies(ops):
+            if fusion.applies(ops) and fusion.fits(ops, makers):
                 fused[ops[-1]] = (ops, fusion)
                 taken.update(ops)
                 break

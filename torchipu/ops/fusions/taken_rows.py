@@ -6,11 +6,13 @@ rows of the nodes where the edges end. What edges carry need not lie anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 
 from torchipu._kernels.table.embedding import SUM_TAKEN_ROWS, SumRowsScalars, SumTakenRowsInts
+from torchipu.host.emit.joined_rows import row_major
 from torchipu.host.emit.rows import INDEX_BYTES, bucket, row_grain
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -19,41 +21,68 @@ from torchipu.optable.host_tensor import HostTensor, broadcast, collapse
 from torchipu.optable.planner import HostPlanner
 
 INDEX, SELECT, EMBED = "aten.index.Tensor", "aten.index_select.default", "aten.embedding.default"
-LOOK_UPS = (INDEX, SELECT, EMBED)
+GATHER, SCATTER = "aten.gather.default", "aten.scatter_add.default"
+"""Of whole rows where one index is expanded along them."""
+LOOK_UPS = (INDEX, SELECT, EMBED, GATHER)
+EXPAND = "aten.expand.default"
 MULTIPLY = "aten.mul.Tensor"
 ADD = "aten.index_add.default"
 PUTS = ("aten.index_put.default", "aten._unsafe_index_put.default")
 
 
 def _taken(op: Op) -> tuple[Tensor, Tensor] | None:
-    """Return the table and the index of a look-up of whole rows by one index, ``[n]``."""
+    """Return the table and the index of a look-up of whole rows by one index: ``[n]``, or expanded along them."""
+    index: Tensor | None
     if op.target == INDEX:
         indices = op.operand_list("indices")
-        index = indices[0] if len(indices) == 1 else None
-        table = op.needed("self")
+        table, index = op.needed("self"), indices[0] if len(indices) == 1 else None
     else:
         names = ("weight", "indices") if op.target == EMBED else ("self", "index")
         table, index = (op.needed(name) for name in names)
-    is_first = op.target != SELECT or op.integer("dim") % max(1, len(table.shape)) == 0
-    if index is None or not is_first or len(index.shape) != 1 or index.dtype not in INDEX_BYTES:
+    is_first = op.target in (INDEX, EMBED) or op.integer("dim") % max(1, len(table.shape)) == 0
+    if index is None or not is_first or index.dtype not in INDEX_BYTES:
         return None
-    return table, index
+    behind = table.shape[1:] if op.target == GATHER else ()
+    return (table, index) if len(index.shape) > 0 and index.shape[1:] == behind else None
 
 
 def _added(op: Op) -> tuple[Tensor, Tensor, Tensor, float] | None:
     """Return the base, the index, the rows that are added to it, and by what they are multiplied besides."""
-    base = op.needed("self")
-    if op.target == ADD:
+    base, alpha, index = op.needed("self"), 1.0, op.operand("index")
+    if op.target in PUTS:
+        indices = op.operand_list("indices")
+        index, rows = indices[0] if op.flag("accumulate") and len(indices) == 1 else None, op.needed("values")
+    else:
+        rows = op.needed("source" if op.target == ADD else "src")
+        alpha = float(op.number("alpha")) if op.target == ADD else 1.0
         if op.integer("dim") % max(1, len(base.shape)):
             return None
-        index, rows, alpha = op.needed("index"), op.needed("source"), float(op.number("alpha"))
-    else:
-        indices = op.operand_list("indices")
-        if not op.flag("accumulate") or len(indices) != 1 or indices[0] is None:
-            return None
-        index, rows, alpha = indices[0], op.needed("values"), 1.0
-    is_whole = len(index.shape) == 1 and rows.shape == (*index.shape, *base.shape[1:])
-    return (base, index, rows, alpha) if is_whole and index.dtype in INDEX_BYTES else None
+    if index is None or not index.shape or index.dtype not in INDEX_BYTES:
+        return None
+    behind = base.shape[1:] if op.target == SCATTER else ()
+    is_whole = index.shape[1:] == behind and rows.shape == (index.shape[0], *base.shape[1:])
+    return (base, index, rows, alpha) if is_whole else None
+
+
+def _fits(ops: Sequence[Op], makers: Mapping[Tensor, Op]) -> bool:
+    """Whether an index of single elements is one of rows, expanded along them."""
+    expanded = [op.needed("index") for op in (ops[0], ops[-1]) if op.target in (GATHER, SCATTER)]
+    return all(_is_expanded(index, makers.get(index)) for index in expanded)
+
+
+def _is_expanded(index: Tensor, maker: Op | None) -> bool:
+    if maker is None or maker.target != EXPAND:
+        return False
+    given = maker.needed("self").shape
+    return len(given) == len(index.shape) and given[0] == index.shape[0] and all(size == 1 for size in given[1:])
+
+
+def _index(plan: HostPlanner, index: Tensor) -> HostTensor:
+    """Return an index of rows, ``[n]``, row-major."""
+    if len(index.shape) == 1:
+        return plan.value(index)
+    held = plan.value(index, contiguous=False)
+    return row_major(plan, replace(held, shape=held.shape[:1], strides=held.strides[:1]))
 
 
 def _factor(ops: Sequence[Op]) -> Tensor | None:
@@ -81,6 +110,8 @@ def _applies(ops: Sequence[Op]) -> bool:
     added = _added(ops[-1])
     if added is None or added[2] is not ops[-2].outputs[0]:
         return False
+    if ops[-2].target == MULTIPLY and ops[-2].operand("other") is None:
+        return False  # by a number
     base, _, rows, _ = added
     taken = _taken(ops[0]) if ops[0].target in LOOK_UPS else None
     if ops[0].target in LOOK_UPS and (taken is None or taken[0].shape[1:] != base.shape[1:]):
@@ -111,7 +142,7 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
     base, index, rows, alpha = added
     taken = _taken(ops[0]) if ops[0].target in LOOK_UPS else None
     table = plan.value(_multiplied(ops) if taken is None else taken[0], DType.FLOAT)
-    named = table if taken is None else plan.value(taken[1])
+    named = table if taken is None else _index(plan, taken[1])
     factor, (factor_row, parts, factor_part) = table, (0, 1, 0)
     found = _factor(ops)
     if found is not None:
@@ -122,7 +153,7 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
         assert steps is not None
         factor_row, parts, factor_part = steps
     held, count = plan.value(base, DType.FLOAT), base.shape[0]
-    offsets, order = bucket(plan, plan.value(index), count, wrap=ops[-1].target in PUTS)
+    offsets, order = bucket(plan, _index(plan, index), count, wrap=ops[-1].target in PUTS)
     inner = prod(base.shape[1:])
     ints = SumTakenRowsInts(
         rows=count, inner=inner, has_base=True, table_rows=table.shape[0],
@@ -144,9 +175,9 @@ def _steps(factor: HostTensor, shape: Sequence[int], dims: int) -> tuple[int, in
     return (strides[0], sizes[0], steps[0] if sizes[0] > 1 else 0) if len(sizes) == 1 else None
 
 
-for _last in (ADD, *PUTS):
+for _last in (ADD, SCATTER, *PUTS):
     register_fusion(
-        Fusion((MULTIPLY, _last), _applies, _emit),
-        *(Fusion((_look_up, *_between, _last), _applies, _emit)
+        Fusion((MULTIPLY, _last), _applies, _emit, _fits),
+        *(Fusion((_look_up, *_between, _last), _applies, _emit, _fits)
           for _look_up, _between in product(LOOK_UPS, ((), (MULTIPLY,)))),
     )
