@@ -86,6 +86,11 @@ def first_result(ops: Sequence[Op]) -> Tensor | None:
     return ops[-1].outputs[0]
 
 
+def nothing(ops: Sequence[Op]) -> Sequence[Tensor]:
+    """Return no value."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class BlockedForm:
     """How ops are computed in the blocked layout.
@@ -100,6 +105,7 @@ class BlockedForm:
         result: The value that then lies in the blocked layout, or would if it were an image; None for none.
         makes_others: Whether the form makes the other results of the first op as well, row-major.
         is_exact: Whether values are those of the row-major form, to the last bit.
+        either: The values that ops read in the blocked layout as well as row-major.
         reads_rows: Whether the plain form takes values with their channels last as they lie; one that does not has them
             turned first.
     """
@@ -113,6 +119,7 @@ class BlockedForm:
     makes_others: bool = False
     is_exact: bool = False
     reads_rows: bool = True
+    either: Callable[[Sequence[Op]], Sequence[Tensor]] = nothing
 
 
 BLOCKED_FORMS: dict[str, BlockedForm] = {}

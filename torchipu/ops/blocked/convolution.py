@@ -88,7 +88,15 @@ def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
 
 def _sources(ops: Sequence[Op]) -> Sequence[Tensor]:
     addend = addend_of(_parted(ops)[1])
-    return (ops[0].needed("input"), *([] if addend is None else [addend]))
+    read = [] if _either(ops) else [ops[0].needed("input")]
+    return (*read, *([] if addend is None else [addend]))
+
+
+def _either(ops: Sequence[Op]) -> Sequence[Tensor]:
+    """Return the input, where the kernel reads it row-major as well."""
+    inner, _ = _parted(ops)
+    reads_plain = not inner and not problem_of(ops[0]).is_transposed and _reads_plain(_shape(ops[0]))
+    return [ops[0].needed("input")] if reads_plain else []
 
 
 def _reads_plain(s: Shape) -> bool:
@@ -233,4 +241,6 @@ def _emit_both(inner: Sequence[Op], ops: Sequence[Op], plan: BlockedPlanner) -> 
     pointwise_depthwise.emit(plan, _shape(inner[0]), _shape(ops[0]), out, source, weights, endings)
 
 
-register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=False))
+register_blocked(
+    CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=False, either=_either),
+)
