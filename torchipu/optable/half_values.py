@@ -29,7 +29,7 @@ ROUNDED = frozenset(("f_round_half", "f_round_by"))
 OF_BOOLS = frozenset(("f_from_b",))
 
 
-def is_half(number: float) -> bool:
+def is_half(number: float | Size) -> bool:
     """Return whether a half holds a number: NaN and infinities are such; of one computed of sizes nobody knows."""
     if isinstance(number, Size):
         return False
