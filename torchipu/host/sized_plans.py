@@ -142,7 +142,8 @@ class SizedPlans:
         """Return the strides of inputs by number, with sizes."""
         found, count = {}, 0
         for number, order, steps in inputs:
-            shape, strides, dense = self.graph.inputs[number].shape, {}, 1
+            shape, dense = self.graph.inputs[number].shape, 1
+            strides: dict[int, Any] = {}
             for dim, step in zip(reversed(order), reversed(steps), strict=True):
                 strides[dim] = {"d": dense, "0": 0}.get(step)
                 if strides[dim] is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torchipu._kernels.table.elementwise import MAX_DIMS
 from torchipu._kernels.table.round_blocks import HalfOverflow
@@ -123,7 +124,7 @@ class Node:
     random: HostTensor | None = None
 
 
-def _real(number: float) -> float:
+def _real(number: Any) -> Any:
     """Return a number as a float; one that is computed of sizes as it is, so that a plan serves others too."""
     return number if isinstance(number, Size) else float(number)
 
