@@ -220,7 +220,9 @@ class _Surroundings(TorchFunctionMode):
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    # Hidden from function modes: a body around would take the tensor for one of its own operands.
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage()._cdata
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,8 @@ class OptimiserImport:
 def import_optimiser(
     optimizer: torch.optim.Optimizer, model: torch.nn.Module, parameters: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor], *, gradient_scale: float = 1.0,
-    state_types: Mapping[str, DType | None] = MappingProxyType({}), ignores_own_step: bool = False, label: str = "",
+    state_types: Mapping[str, DType | None] = MappingProxyType({}), ignores_own_step: bool = False,
+    always_damps: bool = False, label: str = "",
 ) -> OptimiserImport:
     """Write the update of an optimiser as ops.
 
@@ -143,13 +144,15 @@ def import_optimiser(
         state_types: Type of states that do not have that of their parameter, by name. States are made in it; one that
             the optimiser has already is kept as it is.
         ignores_own_step: Take a subclass with a ``step`` of its own for the class that it extends.
+        always_damps: Let SGD's dampening act on every update, as PopART has it: ``v = m*v + (1-d)*g`` from ``v = 0``,
+            without momentum too. torch takes the first gradient whole, and damps none without momentum.
         label: Put into the names of hyper-parameters, where a program has several optimisers.
 
     Raises:
         OptionsError: Another class of optimiser, a setting that the IPU cannot do, or a parameter of another model.
     """
     kind = _kind_of(optimizer, ignores_own_step)
-    builder = _Builder(optimizer, kind, gradient_scale, state_types, label)
+    builder = _Builder(optimizer, kind, gradient_scale, state_types, always_damps, label)
     name_by_id = {id(tensor): name for name, tensor in model.named_parameters()}
     for number, group in enumerate(optimizer.param_groups):
         _check_group(optimizer, group)
@@ -215,6 +218,7 @@ class _Builder:
     kind: _Kind
     gradient_scale: float
     state_types: Mapping[str, DType | None]
+    always_damps: bool = False
     label: str = ""
     ops: list[Op] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
@@ -280,8 +284,10 @@ class _Builder:
                 value = torch.tensor(float(value or 0.0))
                 state["step"] = value
             return self.hold(parameter, "step", value, f"step.{name}")
-        value = _sgd_steps(self.optimizer, parameter).count
-        return self.hold(parameter, "", value, f"step.{name}")
+        steps = _sgd_steps(self.optimizer, parameter)
+        if self.always_damps and steps.count < 1:
+            steps.count.fill_(1.0)  # no update is the first: the buffer, which begins at 0, is decayed and added to
+        return self.hold(parameter, "", steps.count, f"step.{name}")
 
     def hold(self, parameter: torch.Tensor, key: str, value: torch.Tensor, name: str) -> Tensor:
         """Make a graph input of a state tensor."""
@@ -340,6 +346,8 @@ class _Builder:
         for name, place in HYPER.items():
             if given.get(name) is not None:
                 row[place] = float(given[name])
+        if self.always_damps and row[HYPER["momentum"]] == 0:
+            row[HYPER["lr"]] *= 1.0 - row[HYPER["dampening"]]  # the op without a buffer does not read dampening
         return row
 
     def _adopt(self, parameter: torch.Tensor, held: _Held, state: State) -> None:
@@ -347,7 +355,7 @@ class _Builder:
         found = state.get(held.key)
         if not self.kind.counts_in_state:
             steps = _sgd_steps(self.optimizer, parameter)
-            steps.count.fill_(0.0 if found is None else 1.0)
+            steps.count.fill_(1.0 if found is not None or self.always_damps else 0.0)
             steps.buffer = held.value
         with torch.no_grad():
             if isinstance(found, torch.Tensor):

@@ -20,7 +20,7 @@ from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resting import is_resting, zeros_of
-from torchipu.host.sized_plans import PlansOfCall, Terms, orders_of
+from torchipu.host.sized_plans import PlansOfCall, Terms, lying_of, orders_of
 from torchipu.host.stamps import stamp_of
 from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.graph import Graph, Tensor
@@ -217,7 +217,7 @@ class GraphExecutor:
         lying = {number: strides[tensor] for number, tensor in inputs.items() if tensor in strides} if strides else {}
         frozen = set(self.frozen)
         terms = Terms(
-            lying=orders_of({number: tensor.shape for number, tensor in inputs.items()}, lying),
+            lying=lying_of({number: tensor.shape for number, tensor in inputs.items()}, lying),
             made=orders_of({number: tensor.shape for number, tensor in outputs.items()}, edge.strides),
             frozen=tuple(number for number, tensor in inputs.items() if tensor in frozen) if frozen else (),
             written=tuple(edge.written.items()), saved=edge.saved, plain=edge.plain, is_strict=self.is_strict,

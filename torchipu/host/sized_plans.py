@@ -31,6 +31,9 @@ _LOG = logging.getLogger("torchipu.sizes")
 
 Orders = tuple[tuple[int, tuple[int, ...]], ...]
 """By its number the order of dimensions in which a tensor lies that is not row-major."""
+Lying = tuple[tuple[int, tuple[int, ...], str], ...]
+"""The same, with how far elements of each of these dimensions are apart: "d" as those within it fill, "0" not at all,
+"f" by a number of its own, as where a tensor is a part of a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Terms:
     """What a host plan is made for, without numbers: see ``Planner`` and ``Edge`` for each.
 
     Attributes:
-        lying: Inputs in other orders than row-major.
+        lying: Inputs that do not lie row-major without gaps.
         made: Outputs in other orders.
         frozen: Numbers of inputs that seldom change.
         written: Outputs and the inputs that they may be stored over.
@@ -48,7 +51,7 @@ class Terms:
         is_alone: Whether no other program computes a part of the same.
     """
 
-    lying: Orders
+    lying: Lying
     made: Orders
     frozen: tuple[int, ...]
     written: tuple[tuple[int, int], ...]
@@ -98,26 +101,27 @@ class SizedPlans:
         """
         with self.sizes.lock:
             kept = self._made.setdefault(terms, Made())
-            numbers = self.sizes.numbers(given)
+            apart = _free(terms.lying, lying)
+            numbers = self.sizes.numbers(given, apart)
             found = next((one for one in kept.plans if one.guards.hold(numbers)), None)
             if found is not None:
                 kept.misses = 0
             elif kept.misses < MOST_MISSES:
                 kept.misses += 1
-                found = self._planned(given, terms)
+                found = self._planned(given, apart, terms)
             if found is None:
                 return None
             kept.plans[:] = [found, *(one for one in kept.plans if one is not found)][:MOST_PLANS]
-            numbers = self.sizes.numbers(given)
+            numbers = self.sizes.numbers(given, apart)
             return found.settled(numbers, lying, made)
 
-    def _planned(self, given: Sequence[Any], terms: Terms) -> SizedSteps | None:
+    def _planned(self, given: Sequence[Any], apart: Sequence[int], terms: Terms) -> SizedSteps | None:
         """Plan with sizes; what is decided by them is decided by these."""
         graph = self.graph
-        self.sizes.set(given)
+        self.sizes.set(given, apart)
         try:
             with self.sizes.watched() as guards:
-                lying = {number: _strides(graph.inputs[number], order) for number, order in terms.lying}
+                lying = self._lying(terms.lying)
                 made = {number: _strides(graph.outputs[number], order) for number, order in terms.made}
                 planner = Planner(
                     graph, input_strides={graph.inputs[number]: strides for number, strides in lying.items()},
@@ -133,6 +137,21 @@ class SizedPlans:
             _LOG.info("%s: each set of sizes is planned by itself", graph.name, exc_info=error)
             self._made[terms].misses = MOST_MISSES
             return None
+
+    def _lying(self, inputs: Lying) -> dict[int, tuple[Any, ...]]:
+        """Return the strides of inputs by number, with sizes."""
+        found, count = {}, 0
+        for number, order, steps in inputs:
+            shape, dense = self.graph.inputs[number].shape, 1
+            strides: dict[int, Any] = {}
+            for dim, step in zip(reversed(order), reversed(steps), strict=True):
+                strides[dim] = {"d": dense, "0": 0}.get(step)
+                if strides[dim] is None:
+                    strides[dim] = self.sizes.apart(count)
+                    count += 1
+                dense = (strides[dim] or dense) * shape[dim]
+            found[number] = tuple(strides[dim] for dim in range(len(order)))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +182,26 @@ class PlansOfCall:
 def orders_of(shapes: Mapping[int, Sequence[int]], strides: Mapping[int, tuple[int, ...]]) -> Orders:
     """Return the orders of dimensions in which tensors lie, by number."""
     return tuple((number, order_of(shapes[number], lies)) for number, lies in sorted(strides.items()))
+
+
+def lying_of(shapes: Mapping[int, Sequence[int]], strides: Mapping[int, tuple[int, ...]]) -> Lying:
+    """Return how tensors lie, by number."""
+    found = []
+    for number, order in orders_of(shapes, strides):
+        shape, lies, dense, steps = shapes[number], strides[number], 1, []
+        for dim in reversed(order):
+            steps.append("d" if lies[dim] == dense else "0" if lies[dim] == 0 else "f")
+            dense = (lies[dim] or dense) * shape[dim]
+        found.append((number, order, "".join(reversed(steps))))
+    return tuple(found)
+
+
+def _free(inputs: Lying, strides: Mapping[int, tuple[int, ...]]) -> list[int]:
+    """Return the strides that are numbers of their own, in the order in which `SizedPlans` asks for them."""
+    return [
+        strides[number][dim] for number, order, steps in inputs
+        for dim, step in zip(reversed(order), reversed(steps), strict=True) if step == "f"
+    ]
 
 
 def _strides(tensor: Tensor, order: Sequence[int]) -> tuple[Any, ...]:

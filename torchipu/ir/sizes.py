@@ -41,6 +41,7 @@ _OPERATIONS: Mapping[str, Callable[..., Any]] = {
 }
 _CALLS = frozenset({"max", "min", "power", "rounded", "truncated", "floor", "ceiling"})
 _DIVISIONS = frozenset({"//", "%", "/"})
+_APART = "stride"
 
 
 class Size:
@@ -203,19 +204,33 @@ class Sizes:
         self._places: dict[tuple[str, object, object], Any] = {}
         self._watching: list[Guards] = []
         self._texts: dict[tuple[str, object, object], str] = {}
+        self._outcomes: dict[tuple[str, object, object], bool] = {}  # of these numbers
         self._compiled: list[Callable[[list[int]], None]] = []
         self._num_compiled = 0
+        self._apart: list[Size] = []
         self.lock = threading.RLock()
         self.given = [Size(self, place) for place in range(len(self.names))]
+
+    def apart(self, number: int) -> Size:
+        """Return a number of a call that is given apart from the sizes, as a stride of an input is that lies with gaps.
+
+        Args:
+            number: Which of those of a call.
+        """
+        while len(self._apart) <= number:
+            self._apart.append(Size(self, len(self.now)))
+            self.now.append(0)
+            self._steps.append((_APART, len(self._apart) - 1, 0))
+        return self._apart[number]
 
     def computed(self, operation: str, left: Any, right: Any) -> Any:
         """Return what an operation gives: a plain number where it is one at any size.
 
         A division by a number that is 0 at present, as before the first call, gives 0, and a guard that it is.
         """
-        if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
+        key = _key(operation, left, right)
+        if key is None:
             return NotImplemented
-        key = operation, _key(left), _key(right)
         known = self._places.get(key)
         if known is None:
             plain = _plain(operation, left, right)
@@ -234,11 +249,14 @@ class Sizes:
 
     def decided(self, comparison: str, left: Any, right: Any) -> Any:
         """Return how a comparison goes, which whoever is watching takes note of."""
-        if not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
+        key = _key(comparison, left, right)
+        if key is None:
             return NotImplemented
-        outcome = _COMPARED[comparison](_now(left), _now(right))
+        outcome = self._outcomes.get(key)
+        if outcome is not None:  # whoever is watching has it noted
+            return outcome
+        outcome = self._outcomes[key] = _COMPARED[comparison](_now(left), _now(right))
         if self._watching and (isinstance(left, Size) or isinstance(right, Size)):
-            key = comparison, _key(left), _key(right)
             text = self._texts.get(key)
             if text is None:
                 text = self._texts[key] = f"({_read(left)} {comparison} {_read(right)})"
@@ -250,37 +268,47 @@ class Sizes:
     def watched(self) -> Iterator[Guards]:
         """Return the guards of all that is decided meanwhile."""
         guards = Guards()
+        self._outcomes.clear()  # those are to be noted again
         self._watching.append(guards)
         try:
             yield guards
         finally:
             self._watching = [other for other in self._watching if other is not guards]
 
-    def numbers(self, given: Sequence[int]) -> list[int]:
-        """Return what all numbers are if the first are given."""
+    def numbers(self, given: Sequence[int], apart: Sequence[int] = ()) -> list[int]:
+        """Return what all numbers are if the first are given, and those `apart`."""
+        if apart:
+            self.apart(len(apart) - 1)
         if self._num_compiled < len(self._steps):
             lines, first = [], self._num_compiled
             for place, (operation, left, right) in enumerate(self._steps[first:], start=len(self.names) + first):
+                if operation == _APART:
+                    continue
                 a, b = _read(left), _read(right)
                 text = f"{operation}({a}, {b})" if operation in _CALLS else f"{a} {operation} {b}"
                 # Whether that is defined is a guard, which is looked at later.
                 lines.append(f"v[{place}] = {text}" + (f" if {b} else 0" if operation in _DIVISIONS else ""))
-            self._compiled.append(_function("\n    ".join(lines)))
+            self._compiled.append(_function("\n    ".join(lines) or "pass"))
             self._num_compiled = len(self._steps)
         values = [*given, *[0] * len(self._steps)]
+        for size, value in zip(self._apart, apart, strict=False):
+            values[size.place] = value
         for compute in self._compiled:
             compute(values)
         return values
 
-    def set(self, given: Sequence[int]) -> None:
+    def set(self, given: Sequence[int], apart: Sequence[int] = ()) -> None:
         """Let the numbers be others from now on."""
-        self.now = self.numbers(given)
+        self.now = self.numbers(given, apart)
+        self._outcomes.clear()
 
     def text(self, size: Size) -> str:
         """Return how a number is computed."""
         if size.place < len(self.names):
             return self.names[size.place]
         operation, left, right = self._steps[size.place - len(self.names)]
+        if operation == _APART:
+            return f"{_APART}{left}"
         return f"{operation}({left!r}, {right!r})" if operation in _CALLS else f"({left!r} {operation} {right!r})"
 
 
@@ -319,8 +347,18 @@ def _plain(operation: str, left: Any, right: Any) -> Any:
     return None
 
 
-def _key(value: Any) -> Any:
-    return (value.place,) if type(value) is Size else (type(value), value)
+def _key(operation: str, left: Any, right: Any) -> tuple[str, object, object] | None:
+    """Return what tells an operation on two numbers from others; None where one of the two is no number."""
+    # Asked thousands of times while a graph is planned: a place is told from a number by its type.
+    if type(left) is Size:
+        if type(right) is Size:
+            return operation, left.place, right.place
+        return (operation, left.place, (type(right), right)) if isinstance(right, _NUMBERS) else None
+    if not isinstance(left, _NUMBERS):
+        return None
+    if type(right) is Size:
+        return operation, (type(left), left), right.place
+    return (operation, (type(left), left), (type(right), right)) if isinstance(right, _NUMBERS) else None
 
 
 def _now(value: Any) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torchipu._kernels.table.elementwise import MAX_DIMS
 from torchipu._kernels.table.round_blocks import HalfOverflow
 from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.sizes import Size
 from torchipu.ir.types import DType
 from torchipu.optable.half_values import is_half_valued
 from torchipu.optable.host_tensor import (
@@ -122,6 +124,11 @@ class Node:
     random: HostTensor | None = None
 
 
+def _real(number: Any) -> Any:
+    """Return a number as a float; one that is computed of sizes as it is, so that a plan serves others too."""
+    return number if isinstance(number, Size) else float(number)
+
+
 def needed_nodes(nodes: Sequence[Node], values: Iterable[Value]) -> set[int]:
     """Return the numbers of the nodes that values come about by.
 
@@ -173,7 +180,7 @@ class Chain:
 
     def scalar(self, number: float, kind: str) -> Value:
         """Return a constant."""
-        number = float(number) if kind == "f" else int(bool(number)) if kind == "b" else int(number)
+        number = _real(number) if kind == "f" else int(bool(number)) if kind == "b" else int(number)
         key = (repr(number), kind)
         if key not in self.known:
             self.known[key] = self._add(Node(kind, constant=number))
@@ -181,7 +188,7 @@ class Chain:
 
     def run(self, operation: str, *inputs: Value, scalars: Sequence[float] = ()) -> Value:
         """Return the result of an instruction; its name begins with the class of the result."""
-        return self._add(Node(operation[0], operation=operation, inputs=inputs, scalars=tuple(map(float, scalars))))
+        return self._add(Node(operation[0], operation=operation, inputs=inputs, scalars=tuple(map(_real, scalars))))
 
     def round(self, value: Value, rounding: Rounding) -> Value:
         """Return the value as a half holds it."""

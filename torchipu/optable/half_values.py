@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 
+from torchipu.ir.sizes import Size
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor
 
@@ -28,8 +29,10 @@ ROUNDED = frozenset(("f_round_half", "f_round_by"))
 OF_BOOLS = frozenset(("f_from_b",))
 
 
-def is_half(number: float) -> bool:
-    """Return whether a half holds a number: NaN and infinities are such."""
+def is_half(number: float | Size) -> bool:
+    """Return whether a half holds a number: NaN and infinities are such; of one computed of sizes nobody knows."""
+    if isinstance(number, Size):
+        return False
     if not math.isfinite(number):
         return True
     try:

@@ -54,6 +54,7 @@ class TrainStep(ProgramStep):
 
     default_output_mode = "final"
     ignores_own_step = False  # of an optimiser that is a subclass
+    always_damps = False  # SGD, as PopART does: see import_optimiser
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: Options | None = None, *,
@@ -175,7 +176,7 @@ class TrainStep(ProgramStep):
         }
         return import_optimiser(
             optimizer, self.model, capture.parameters, gradients, gradient_scale=1.0 / scale, state_types=types,
-            ignores_own_step=self.ignores_own_step,
+            ignores_own_step=self.ignores_own_step, always_damps=self.always_damps,
         )
 
     def _scaled(

@@ -22,6 +22,7 @@ class TrainingSession(Session, TrainStep):
     """A training program on the device."""
 
     ignores_own_step = True  # with a warning, when the model is wrapped
+    always_damps = True
 
     def _compile(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Any) -> None:
         super()._compile(arguments, keywords, progress)

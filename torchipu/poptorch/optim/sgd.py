@@ -19,7 +19,8 @@ class SGD(Optimizer, torch.optim.SGD):
         params: Parameters or groups of them.
         lr: Learning rate, as the arguments after it those of torch.
         momentum: Of the velocity.
-        dampening: Of the gradient in the velocity.
+        dampening: Takes so much of each gradient off, weight decay included, as PopART does: of the first one, and
+            without momentum, too. torch takes the first gradient whole, and ignores dampening without momentum.
         weight_decay: Added to the gradient.
         nesterov: Whether the velocity looks ahead.
         maximize: Whether to climb.

@@ -163,7 +163,10 @@ class Windows:
 
 def memory_of(tensor: Tensor) -> int | None:
     """Return what tells a captured tensor and its views from others; None of a tensor that is not captured."""
-    return tensor.elem.untyped_storage()._cdata if isinstance(tensor, FunctionalTensor) else None
+    if not isinstance(tensor, FunctionalTensor):
+        return None
+    with torch._C.DisableTorchFunction():  # else a body that is captured around would take what is asked for
+        return tensor.elem.untyped_storage()._cdata
 
 
 def writes_into(tensor: Tensor) -> int:
