@@ -12,6 +12,7 @@ IN_ITEMS: int
 IN_TURN: int
 MAX_LANES: int
 CHECKED: bool
+HAS_BFLOATS: bool
 
 def without_memory(what: str) -> ExecutionError: ...
 

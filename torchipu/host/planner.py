@@ -21,6 +21,7 @@ from torchipu.host.concatenation import Concatenations, varying
 from torchipu.host.edge import Edge, Outputs
 from torchipu.host.emit.blocked_layout import blocked_shape
 from torchipu.host.emit.copy import emit_copy
+from torchipu.host.emit.vectors import has_bfloat_products
 from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
 from torchipu.host.kept_floats import KeptFloats
@@ -71,13 +72,15 @@ class Planner:
         frozen: Inputs that seldom change: steps that depend on them and on states alone come first too, so that a
             caller may leave them out where nothing has changed.
         observation: What of results is looked at as they are made; then every op is computed by itself.
-        is_strict: Whether convolutions are the sums that define them, and no transforms are made.
+        is_strict: Whether convolutions are the sums that define them, and no transforms are made; and products of
+            bfloat16 are products of floats.
         is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
         edge: What the caller has and expects.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
         runs: Micro-batches and replicas of an update.
+        multiplies_bfloats: Whether products of what torch has as bfloat16 are products of bfloats, not of floats.
         banked: States of which each replica has its own.
         terms: What decides, beside sizes, which ops are computed with channels in blocks, and how.
         orders: In which values may lie.
@@ -105,6 +108,7 @@ class Planner:
         may_show = edge.shows and self.runs == 1 and not states
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
+        self.multiplies_bfloats = has_bfloat_products() and not is_strict
         self._written = dict(edge.written)
         self._lends = edge.lends and may_show and not self._written
         self._bfloats = edge.bfloats_alone(graph)
@@ -190,6 +194,13 @@ class Planner:
         computed = self.scratch(tensor.shape, dtype)
         self._casts_due.append((tensor, rounded_as or tensor, computed))
         return computed
+
+    def product_output(self, tensor: Tensor) -> HostTensor:
+        """Return row-major storage for a product of bfloats: of bfloats too where nothing reads floats, else of floats."""
+        is_last = tensor in self._bfloats and not self.uses.readers.get(tensor)
+        stored = self.scratch(tensor.shape, DType.BFLOAT if is_last and self.observation is None else tensor.dtype)
+        self.values.by_tensor[tensor] = stored
+        return stored
 
     @property
     def _takes_bfloats(self) -> bool:

@@ -61,10 +61,12 @@ class HostPlanner(Protocol):
     Attributes:
         is_hoisting: Whether steps that depend on weights alone run less often than the others.
         runs: How often the others run before an update, for micro-batches and replicas together.
+        multiplies_bfloats: Whether products of what torch has as bfloat16 are products of bfloats, not of floats.
     """
 
     is_hoisting: bool
     runs: int
+    multiplies_bfloats: bool
 
     def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
         """Return where a tensor's value lies, after a cast or a copy to row-major order where asked for.
@@ -88,6 +90,10 @@ class HostPlanner(Protocol):
             rounded_as: The result of another op whose rounding makes a half of this one, where what lies between the
                 two gives halves of halves and may as well come first.
         """
+        ...
+
+    def product_output(self, tensor: Tensor) -> HostTensor:
+        """Return row-major storage for a product of bfloats: of bfloats too where nothing reads floats, else of floats."""
         ...
 
     def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:

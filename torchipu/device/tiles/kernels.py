@@ -177,6 +177,7 @@ class _VertexPlanner:
 
     is_hoisting = False
     runs = 1
+    multiplies_bfloats = False
 
     def __init__(self, code: Graph, rounded: Mapping[int, int]) -> None:
         self.code = code
