@@ -92,7 +92,7 @@ static void FN(lay_pairs)(const uint16_t *a, ptrdiff_t as, ptrdiff_t ak, int64_t
 
 /* ------------------------------------------------------------------ the product */
 typedef struct {
-  const FN(pair) *a;
+  const FN(pair) *a, *next_a;  /* the rows that come next, fetched meanwhile */
   const uint32_t *b;
   float *c;  /* [mr][32] */
   ptrdiff_t as;
@@ -109,7 +109,12 @@ TI_INLINE void FN(tile_of_pairs)(const int mr, const int nv, const FN(pair_tile)
   for (int i = 0; i < 5; i++) a[i] = t->a + 3 * i * as;
 #pragma GCC unroll 16
   for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(set)(0);
+  const FN(pair) *next = t->next_a, *line = next;
+  int row = 0;
   for (int64_t k = 0; k < t->pairs; k++, b += TI_PANEL) {
+    _mm_prefetch((const char *)line, _MM_HINT_T0);
+    line += as;
+    if (++row == mr) { row = 0; line = next += TI_LINE; }
     const __m512i b0 = FN(pairs_at)(b), b1 = nv > 1 ? FN(pairs_at)(b + VL) : b0;
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
@@ -151,6 +156,17 @@ typedef struct {
   int adds, stores_bfloats;
 } FN(finish);
 
+/* A masked store of 16 bits may take as long as twenty whole ones. */
+TI_INLINE void FN(store_bfloats)(uint16_t *to, __m256i rounded, int64_t n) {
+  uint16_t held[VL];
+  if (n == VL) {
+    _mm256_storeu_si256((__m256i *)to, rounded);
+    return;
+  }
+  _mm256_storeu_si256((__m256i *)held, rounded);
+  memcpy(to, held, sizeof *to * (size_t)n);
+}
+
 TI_INLINE void FN(finish_as)(const int activation, const int stores_bfloats, const FN(finish) *f, const float *sums, int64_t apart, int64_t m, int64_t n) {
   for (int64_t i = 0; i < m; i++)
     for (int64_t j = 0; j < n; j += VL) {
@@ -168,11 +184,11 @@ TI_INLINE void FN(finish_as)(const int activation, const int stores_bfloats, con
       }
       if (stores_bfloats) {
         const __m256i rounded = (__m256i)_mm512_cvtneps_pbh((__m512)FN(activated)(activation, x));
-        _mm256_mask_storeu_epi16((uint16_t *)f->c + i * f->ldc + j, (__mmask16)((1u << some) - 1), rounded);
+        FN(store_bfloats)((uint16_t *)f->c + i * f->ldc + j, rounded, some);
       } else {
         float *const c = (float *)f->c + i * f->ldc + j;
         if (f->adds) x += FN(load_most)(c, some);
-        FN(store_part)(c, FN(activated)(activation, x), some);
+        FN(store_rows)(c, FN(activated)(activation, x), (int)some);
       }
     }
 }
@@ -218,7 +234,8 @@ TI_KERNEL(bfloat_matmul) {
       for (int64_t i = 0; i < m; i += even) {
         const int64_t some = ti_min(even, m - i);
         for (int64_t k = 0; k < pairs; k += TI_PAIR_BLOCK) {
-          const FN(pair_tile) t = {.a = rows + i * apart + k, .b = panel + k * TI_PANEL, .c = sums, .as = apart,
+          const FN(pair_tile) t = {.a = rows + i * apart + k,
+                                   .next_a = rows + (i + some < m ? i + some : 0) * apart + k, .b = panel + k * TI_PANEL, .c = sums, .as = apart,
                                    .pairs = ti_min(TI_PAIR_BLOCK, pairs - k), .adds = k > 0};
           FN(pairs_table)[width > VL][some](&t);
         }

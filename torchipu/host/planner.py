@@ -196,7 +196,7 @@ class Planner:
         return computed
 
     def product_output(self, tensor: Tensor) -> HostTensor:
-        """Return row-major storage for a product of bfloats: of bfloats too where nothing reads floats, else of floats."""
+        """Return row-major storage for a product of bfloats: of bfloats too where nothing reads floats."""
         is_last = tensor in self._bfloats and not self.uses.readers.get(tensor)
         stored = self.scratch(tensor.shape, DType.BFLOAT if is_last and self.observation is None else tensor.dtype)
         self.values.by_tensor[tensor] = stored

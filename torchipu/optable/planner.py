@@ -93,7 +93,7 @@ class HostPlanner(Protocol):
         ...
 
     def product_output(self, tensor: Tensor) -> HostTensor:
-        """Return row-major storage for a product of bfloats: of bfloats too where nothing reads floats, else of floats."""
+        """Return row-major storage for a product of bfloats: of bfloats too where nothing reads floats."""
         ...
 
     def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:

@@ -39,7 +39,6 @@ from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner, Joined, Joining
-from torchipu.optable.samples import Samples
 
 LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_SUMMANDS_FROM_ZERO = 32
