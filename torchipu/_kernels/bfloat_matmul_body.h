@@ -176,6 +176,8 @@ TI_INLINE void FN(finish_as)(const int activation, const int stores_bfloats, con
         const float *const s = f->addend + i * f->srow + j * f->scol;
         if (f->scol == 1) {
           x = FN(fma)(FN(load_most)(s, some), FN(set)(f->beta), x);
+        } else if (f->scol == 0) {
+          x = FN(fma)(FN(broadcast)(s), FN(set)(f->beta), x);
         } else {
           float held[VL] = {0};
           for (int64_t v = 0; v < some; v++) held[v] = s[v * f->scol];
