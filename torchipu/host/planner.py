@@ -51,10 +51,14 @@ from torchipu.optable.collective import WAIT, is_collective
 from torchipu.optable.emission import Stored, draws_bits, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
 from torchipu.optable.host_tensor import HostTensor, Rounding
+from torchipu.optable.marks import BFLOATS
 from torchipu.optable.planner import Joining, Mark
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
 from torchipu.optable.transfer import is_transfer
+
+FACTORS = {"mm": "", "bmm": "", "addmm": "self", "baddbmm": "self"}
+"""Products by their kind, and the operand of each that is no factor."""
 
 
 class Planner:
@@ -195,12 +199,30 @@ class Planner:
         self._casts_due.append((tensor, rounded_as or tensor, computed))
         return computed
 
-    def product_output(self, tensor: Tensor) -> HostTensor:
-        """Return row-major storage for a product of bfloats: of bfloats too where nothing reads floats."""
-        is_last = tensor in self._bfloats and not self.uses.readers.get(tensor)
-        stored = self.scratch(tensor.shape, DType.BFLOAT if is_last and self.observation is None else tensor.dtype)
+    def product_output(self, tensor: Tensor, like: HostTensor | None = None) -> HostTensor:
+        """Return storage for a product of bfloats: of bfloats too where nothing reads floats."""
+        order = None if like is None else self.orders.like(like, tensor)
+        dtype = DType.BFLOAT if self.observation is None and self._is_read_as_bfloats(tensor) else tensor.dtype
+        lying = self.scratch(tensor.shape if order is None else [tensor.shape[dim] for dim in order], dtype)
+        stored = lying if order is None else lying.permuted([order.index(dim) for dim in range(len(order))])
         self.values.by_tensor[tensor] = stored
         return stored
+
+    def _is_read_as_bfloats(self, tensor: Tensor) -> bool:
+        """Whether a value leaves the graph as bfloats, if it does, and is read by what takes bfloats as they lie."""
+        readers = self.uses.readers.get(tensor, ())
+        if tensor in self.uses.kept and tensor not in self._bfloats:
+            return False
+        return all(self._reads_bfloats(op, tensor) for op in readers)
+
+    def _reads_bfloats(self, op: Op, tensor: Tensor) -> bool:
+        """Whether an op takes an operand as bfloats: a product, a chain, or what only moves it for such ops."""
+        spec = spec_of(op)
+        if op.attrs.get(BFLOATS) and op.kind in FACTORS:
+            return self.multiplies_bfloats and op.operand(FACTORS[op.kind]) is not tensor
+        if spec is not None and spec.moves and len(op.inputs) == 1:
+            return self._is_read_as_bfloats(op.outputs[0])
+        return self._joins(op)
 
     @property
     def _takes_bfloats(self) -> bool:

@@ -178,7 +178,7 @@ def _emit_bfloat_product(op: Op, plan: HostPlanner) -> None:
     added = None if bias is None else plan.value(bias, DType.FLOAT)
     is_level = problem_of(op).dimensions == 2 and x.strides[1] == 1 and x.shape[1] > 1
     result = op.outputs[0]
-    out = plan.output_as_held(result, x) if is_level and x.is_dense else plan.product_output(result)
+    out = plan.product_output(result, x if is_level and x.is_dense else None)
     bfloat_conv.emit_forward(plan, problem_of(op).planar, out, x, weight, added)
 
 

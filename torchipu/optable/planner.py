@@ -92,8 +92,13 @@ class HostPlanner(Protocol):
         """
         ...
 
-    def product_output(self, tensor: Tensor) -> HostTensor:
-        """Return row-major storage for a product of bfloats: of bfloats too where nothing reads floats."""
+    def product_output(self, tensor: Tensor, like: HostTensor | None = None) -> HostTensor:
+        """Return storage for a product of bfloats: of bfloats too where nothing reads floats.
+
+        Args:
+            tensor: The product.
+            like: An operand, in the order of whose dimensions the product lies where it may lie so; else row-major.
+        """
         ...
 
     def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:

@@ -243,4 +243,9 @@ def _emit_both(inner: Sequence[Op], ops: Sequence[Op], plan: BlockedPlanner) -> 
     pointwise_depthwise.emit(plan, _shape(inner[0]), _shape(ops[0]), out, source, weights, endings)
 
 
-register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=False))
+def _reads_rows(ops: Sequence[Op]) -> bool:
+    """Whether the plain form is a product of matrices of bfloats, which reads images in any order."""
+    return len(without_views(ops)) == 1 and is_bfloat_product(ops[0]) and has_bfloat_products()
+
+
+register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=_reads_rows))

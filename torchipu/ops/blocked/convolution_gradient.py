@@ -190,5 +190,5 @@ def _emit_weight_gradient(plan: BlockedPlanner, s: Shape, dw: HostTensor, dy: Ho
 
 register_blocked(
     BACKWARD,
-    BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, _result, makes_others=True, reads_rows=False),
+    BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, _result, makes_others=True, reads_rows=lambda ops: False),
 )
