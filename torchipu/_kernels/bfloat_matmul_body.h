@@ -1,9 +1,12 @@
 /* Matrix products of bfloat16: two summands a lane and instruction, VDPBF16PS, which takes subnormal operands for zero, and
  * makes zero of subnormal sums, as all kernels do. A pair of summands is a word, the first of them in its lower half. */
-#include "gemm_body.h"
+#include "table/gemm.h"
+#include "matrix_transpose_body.h"
 #include "activation_body.h"
 #include "lane_sums_body.h"
 
+#define TI_PAIR_ROWS 14  /* of a tile, for whose sums of two vectors there are registers */
+enum { FN(PAIRS_OF_LINE) = 16 };
 enum { FN(PACKED_PAIRS) = 128 };  /* of a column at a time: what is copied before it is transposed stays in the first cache */
 typedef uint32_t FN(pair) __attribute__((aligned(2), may_alias));
 
@@ -101,7 +104,7 @@ typedef struct {
 } FN(pair_tile);
 
 TI_INLINE void FN(tile_of_pairs)(const int mr, const int nv, const FN(pair_tile) *t) {
-  VF c0[TI_MR], c1[TI_MR];
+  VF c0[TI_PAIR_ROWS], c1[TI_PAIR_ROWS];
   const FN(pair) *a[5];
   const uint32_t *b = t->b;
   const ptrdiff_t as = t->as;
@@ -114,7 +117,7 @@ TI_INLINE void FN(tile_of_pairs)(const int mr, const int nv, const FN(pair_tile)
   for (int64_t k = 0; k < t->pairs; k++, b += TI_PANEL) {
     _mm_prefetch((const char *)line, _MM_HINT_T0);
     line += as;
-    if (++row == mr) { row = 0; line = next += TI_LINE; }
+    if (++row == mr) { row = 0; line = next += FN(PAIRS_OF_LINE); }
     const __m512i b0 = FN(pairs_at)(b), b1 = nv > 1 ? FN(pairs_at)(b + VL) : b0;
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
@@ -145,7 +148,7 @@ TI_PAIRS(8) TI_PAIRS(9) TI_PAIRS(10) TI_PAIRS(11) TI_PAIRS(12) TI_PAIRS(13) TI_P
 #define TI_PAIRS_OF(NV_) \
   {0, FN(pairs_1_##NV_), FN(pairs_2_##NV_), FN(pairs_3_##NV_), FN(pairs_4_##NV_), FN(pairs_5_##NV_), FN(pairs_6_##NV_), FN(pairs_7_##NV_), \
    FN(pairs_8_##NV_), FN(pairs_9_##NV_), FN(pairs_10_##NV_), FN(pairs_11_##NV_), FN(pairs_12_##NV_), FN(pairs_13_##NV_), FN(pairs_14_##NV_)}
-static void (*const FN(pairs_table)[2][TI_MR + 1])(const FN(pair_tile) *) = {TI_PAIRS_OF(1), TI_PAIRS_OF(2)};
+static void (*const FN(pairs_table)[2][TI_PAIR_ROWS + 1])(const FN(pair_tile) *) = {TI_PAIRS_OF(1), TI_PAIRS_OF(2)};
 
 /* What becomes of sums: a block of the product, m x n of them at the same place of `addend`. */
 typedef struct {
@@ -177,7 +180,7 @@ TI_INLINE void FN(finish_as)(const int activation, const int stores_bfloats, con
         if (f->scol == 1) {
           x = FN(fma)(FN(load_most)(s, some), FN(set)(f->beta), x);
         } else if (f->scol == 0) {
-          x = FN(fma)(FN(broadcast)(s), FN(set)(f->beta), x);
+          x = FN(fma)(FN(set)(*s), FN(set)(f->beta), x);
         } else {
           float held[VL] = {0};
           for (int64_t v = 0; v < some; v++) held[v] = s[v * f->scol];
@@ -216,12 +219,12 @@ TI_KERNEL(bfloat_matmul) {
   const int64_t M = p->rows, N = p->columns, K = p->inner, MB = p->row_block, NB = p->column_block;
   const int64_t pairs = ti_ceil(K, 2), ncols = ti_ceil(N, NB), nrows = ti_ceil(M, MB);
   const int64_t size = p->stores_bfloats ? sizeof(uint16_t) : sizeof(float);
-  float sums[TI_MR * TI_PANEL] __attribute__((aligned(64)));
+  float sums[TI_PAIR_ROWS * TI_PANEL] __attribute__((aligned(64)));
   FN(finish) f = {.ldc = N, .srow = p->addend_row, .scol = p->addend_column, .alpha = (float)factors->alpha,
                   .beta = (float)factors->beta, .adds = (int)p->adds, .stores_bfloats = (int)p->stores_bfloats};
   for (int64_t item = begin; item < end; item++) {
     const int64_t j0 = item % ncols * NB, i0 = item / ncols % nrows * MB, batch = item / (ncols * nrows);
-    const int64_t m = ti_min(MB, M - i0), n = ti_min(NB, N - j0), even = ti_even(m, TI_MR);
+    const int64_t m = ti_min(MB, M - i0), n = ti_min(NB, N - j0), even = ti_ceil(m, ti_ceil(m, TI_PAIR_ROWS));
     const uint16_t *const a = (const uint16_t *)args[1] + batch * p->left_batch + i0 * p->left_row;
     const FN(pair) *rows = (const FN(pair) *)a;
     ptrdiff_t apart = p->left_row / 2;
