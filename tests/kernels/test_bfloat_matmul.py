@@ -183,6 +183,15 @@ def test_infinities_and_what_is_no_number_reach_their_row_and_column_alone(m: in
 
 
 @pytest.mark.parametrize("m", [2, 20])
+@pytest.mark.parametrize("inner", [35, 36])
+def test_what_lies_behind_a_row_or_a_column_is_not_read(m: int, inner: int) -> None:
+    a, b = (torch.full((rows, inner + 4), float("nan"), dtype=BFLOAT)[:, :inner] for rows in (m, 40))
+    a[:], b[:] = whole(m, inner), whole(40, inner)
+    for left, right in ((a, b.t()), (a, b.t().contiguous()), (a.t().contiguous().t(), b.t())):
+        assert torch.equal(multiplied(left, right).double(), a.double() @ b.double().t())
+
+
+@pytest.mark.parametrize("m", [2, 20])
 def test_subnormal_operands_and_sums_are_zero(m: int) -> None:
     a, b = torch.full((m, 34), 1e-39, dtype=BFLOAT), torch.full((40, 34), 2.0**60, dtype=BFLOAT).t()
     assert a.any()
