@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import torchipu
+from torchipu.errors import ExecutionError
 from torchipu.host.planner import Planner
 
 Function = Callable[..., torch.Tensor]
@@ -53,7 +54,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def compiled_beside_float64(function: Function, *inputs: torch.Tensor) -> None:
     torch._dynamo.reset()
     result = torch.compile(function, backend="ipu", fullgraph=True)(*inputs)
-    wanted = function(*(value.double() for value in inputs))
+    wanted = function(*(value.double() if value.is_floating_point() else value for value in inputs))
     torch.testing.assert_close(result.double(), wanted, rtol=1e-5, atol=1e-4)
 
 
@@ -68,6 +69,75 @@ def test_what_does_not_fit_is_copied(name: str, copies: list[str]) -> None:
     function, count = COPIED[name]
     compiled_beside_float64(function, *torch.randn(2, 3, 40, 64))
     assert len(copies) == count
+
+
+LOOKED_UP: dict[str, Function] = {
+    "rows of two indices": lambda x, i: torch.cat((x[i[0]], x[i[1]]), -1),
+    "behind each other": lambda x, i: torch.cat((x[i[0]], x[i[1]])),
+    "stacked": lambda x, i: torch.stack((x[i[0]], x[i[1]]), 1),
+    "in heads": lambda x, i: torch.cat((x.view(40, 4, 16)[i[0]], x.view(40, 4, 16)[i[1]]), -1),
+    "selected": lambda x, i: torch.cat((x.index_select(0, i[0]), x.index_select(0, i[1]) * 2), -1),
+    "embedded": lambda x, i: torch.cat((nn.functional.embedding(i[0], x), nn.functional.embedding(i[1], x)), -1),
+    "beside a chain": lambda x, i: torch.cat((x[i[0]], x[:30] + 1, x[i[1]]), -1),
+    "of an inner dimension": lambda x, i: torch.cat((x.view(5, 8, 64)[:, i[0] % 8], x.view(5, 8, 64)[:, i[1] % 8]), -1),
+}
+LOOKED_UP_AND_COPIED: dict[str, tuple[Function, int]] = {
+    "a piece that others read": (lambda x, i: torch.cat((z := x[i[0]], x[i[1]]), -1).sum() + (z @ z.mT).sum(), 1),
+    "narrow heads": (lambda x, i: torch.cat((x.view(40, 16, 4)[i[0]], x.view(40, 16, 4)[i[1]]), -1), 2),
+    "columns": (lambda x, i: torch.cat((x[:, i[0]], x[:, i[1]])), 0),
+    "columns side by side": (lambda x, i: torch.cat((x[:, i[0]], x[:, i[1]]), -1), 2),
+    "planes": (lambda x, i: torch.cat((nn.functional.embedding(i, x), nn.functional.embedding(i, x + 1)), 1), 2),
+}
+
+
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_rows_that_are_looked_up_are_stored_where_they_belong(name: str, copies: list[str]) -> None:
+    compiled_beside_float64(LOOKED_UP[name], torch.randn(40, 64), torch.randint(0, 40, (2, 30)))
+    assert copies == []
+
+
+@pytest.mark.parametrize("name", LOOKED_UP_AND_COPIED)
+def test_rows_that_do_not_fit_are_copied(name: str, copies: list[str]) -> None:
+    function, count = LOOKED_UP_AND_COPIED[name]
+    compiled_beside_float64(function, torch.randn(40, 64), torch.randint(0, 40, (2, 30)))
+    assert len(copies) == count
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (40, 0)])
+def test_no_rows_and_rows_of_nothing(shape: tuple[int, int]) -> None:
+    index = torch.randint(0, 40, (2, 30 if shape[0] else 0))
+    compiled_beside_float64(LOOKED_UP["rows of two indices"], torch.randn(shape), index)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.int16, torch.uint8])
+def test_rows_of_other_types_are_those_of_eager_pytorch(dtype: torch.dtype) -> None:
+    x, index = torch.randint(0, 99, (40, 64)).to(dtype), torch.randint(0, 40, (2, 30))
+    for name in ("rows of two indices", "in heads", "stacked"):
+        torch._dynamo.reset()
+        result = torch.compile(LOOKED_UP[name], backend="ipu", fullgraph=True)(x, index)
+        assert result.dtype is dtype
+        assert torch.equal(result, LOOKED_UP[name](x, index))
+
+
+def test_an_index_beyond_the_table_is_told_though_its_rows_are_part_of_a_whole() -> None:
+    index = torch.randint(0, 40, (2, 30))
+    index[1, 7] = 40
+    torch._dynamo.reset()
+    with pytest.raises(ExecutionError, match="index"):
+        torch.compile(LOOKED_UP["rows of two indices"], backend="ipu", fullgraph=True)(torch.randn(40, 64), index)
+
+
+@pytest.mark.parametrize("name", ["rows of two indices", "in heads", "stacked", "embedded"])
+def test_gradients_of_what_is_looked_up_are_summed_where_they_lie(name: str, copies: list[str]) -> None:
+    x, index = torch.randn(40, 64, requires_grad=True), torch.randint(0, 40, (2, 30))
+    torch._dynamo.reset()
+    (torch.compile(LOOKED_UP[name], backend="ipu", fullgraph=True)(x, index).sin()).sum().backward()
+    exact = x.detach().double().requires_grad_()
+    LOOKED_UP[name](exact, index).sin().sum().backward()
+    assert x.grad is not None
+    assert exact.grad is not None
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-5, atol=1e-5)
+    assert copies == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.int32, torch.bool, torch.uint8])

@@ -75,7 +75,7 @@ def trained(make: Callable[[], nn.Module], batch: int, threads: int) -> list[tor
 def phases_of(plan: HostPlan) -> list[list[list[str]]]:
     """Return the kernels of every strand of every phase."""
     return [
-        [[plan.steps[number].kernel.name for number, _ in members] for _, members in phase]
+        [[plan.steps[number].kernel.name for number, _, _ in members] for _, members in phase]
         for _, _, phases in plan.segments for phase in phases
     ]
 
@@ -85,7 +85,7 @@ def phases_of(plan: HostPlan) -> list[list[list[str]]]:
 @pytest.mark.parametrize("batch", [1, 7, 37, 40])
 def test_bits_are_those_of_steps_one_after_another_on_any_number_of_threads(make, batch, monkeypatch):
     found = [trained(make, batch, threads) for threads in (1, 2, 3, 7)]
-    monkeypatch.setattr(torchipu.host.arrangement, "in_phases", lambda parts, _: ([list(part) for part in parts], []))
+    monkeypatch.setattr(torchipu.host.arrangement, "in_phases", lambda parts, *_: ([list(part) for part in parts], []))
     expected = trained(make, batch, 2)
     for values in found:
         assert all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
@@ -228,7 +228,7 @@ def test_a_unit_of_steps_that_follow_each_other_holds_whole_chunks_of_each() -> 
     steps = [step_of(held(number + 1, 5), held(number, 5), 5, grain, None) for number, grain in enumerate((8, 6, 5))]
     allocations = [Allocation(number, 32, Place.ARENA) for number in range(4)]
     _, ((_, _, phases),) = in_phases([steps], allocations)
-    assert phases == (((1, ((0, 8), (1, 6))),), ((1, ((2, 5),)),))
+    assert phases == (((1, ((0, 8, ()), (1, 6, ()))),), ((1, ((2, 5, ()),)),))
 
 
 def two_steps() -> Plan:
@@ -239,7 +239,7 @@ def two_steps() -> Plan:
 
 
 def test_what_a_phase_touches_is_kept_through_all_of_it_unless_one_thread_runs_it() -> None:
-    alone, beside = [(1, ((0, 1), (1, 1)))], [(3, ((2, 1), (3, 1))), (2, ((4, 1),))]
+    alone, beside = [(1, ((0, 1, ()), (1, 1, ())))], [(3, ((2, 1, ()), (3, 1, ()))), (2, ((4, 1, ()),))]
     lives = [(0, 0), (0, 3), (3, 3), (4, 4), (-1, -1)]
     allocations = [Allocation(n, 4, Place.ARENA, first=first, last=last) for n, (first, last) in enumerate(lives)]
     widen_lifetimes(allocations, [(0, 5, [alone, beside])])
@@ -248,7 +248,7 @@ def test_what_a_phase_touches_is_kept_through_all_of_it_unless_one_thread_runs_i
 
 def test_what_several_threads_run_one_after_another_is_kept_as_long_as_any_may_touch_it() -> None:
     allocations = [Allocation(0, 4, Place.ARENA, first=0, last=0), Allocation(1, 4, Place.ARENA, first=2, last=2)]
-    shared, two = [(3, ((0, 1), (1, 1)))], [(1, ((2, 1),)), (1, ((3, 1),))]
+    shared, two = [(3, ((0, 1, ()), (1, 1, ())))], [(1, ((2, 1, ()),)), (1, ((3, 1, ()),))]
     widen_lifetimes(allocations, [(0, 4, [shared, two])])
     assert [(one.first, one.last) for one in allocations] == [(0, 1), (2, 3)]
 
@@ -256,7 +256,7 @@ def test_what_several_threads_run_one_after_another_is_kept_as_long_as_any_may_t
 def test_the_engine_refuses_phases_that_leave_steps_out():
     plan = two_steps()
     with pytest.raises(ValueError, match="do not run each of them once"):
-        plan.set_phases([(0, 2, [[(4, [(0, 1)])]])])
+        plan.set_phases([(0, 2, [[(4, [(0, 1, ())])]])])
     plan = two_steps()
     with pytest.raises(ValueError, match="are not all of step 0"):
-        plan.set_phases([(0, 2, [[(2, [(0, 1), (1, 1)])]])])
+        plan.set_phases([(0, 2, [[(2, [(0, 1, ()), (1, 1, ())])]])])

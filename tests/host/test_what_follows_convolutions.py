@@ -122,3 +122,28 @@ def test_images_of_few_channels_are_read_as_they_lie_and_few_channels_in_blocks_
     torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
     moved = [name for name in names if not name.startswith(("fold", "pack"))]
     assert moved == ["conv_blocked", "conv_blocked", "winograd", "from_blocked"]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_what_comes_before_a_convolution_of_few_channels_stays_as_it_lies(
+    channels: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first((x / 255 - 0.5) * 2).relu()).relu()
+
+    model, x = Scaled().eval(), torch.randint(0, 256, (4, channels, 84, 84)).float()
+    names = planned_kernels(monkeypatch)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        found = torch.compile(model, backend="ipu", options={"frozen_weights": True})(x)
+        wanted = copy.deepcopy(model).double()(x.double())
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
+    moved = [name for name in names if not name.startswith(("fold", "pack"))]
+    assert moved == ["chain", "conv_blocked", "conv_blocked", "from_blocked"]

@@ -86,6 +86,9 @@ class MiniPlanner:
     def expected_output(self, tensor: Tensor) -> HostTensor:
         return self.output(tensor)
 
+    def placed_output(self, tensor: Tensor) -> HostTensor:
+        return self.output(tensor)
+
     def output_as_held(
         self, tensor: Tensor, held: HostTensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
     ) -> HostTensor:
@@ -123,7 +126,7 @@ class MiniPlanner:
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, adds_up: bool = False, joining: Joining | None = None,
         writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
-        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
+        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1, op: Op | None = None,
     ) -> None:
         if items <= 0:
             return

@@ -7,6 +7,9 @@ import torch
 from torchipu._kernels.table.kernel import AnyKernel, I, Kernel, S
 from torchipu.errors import ExecutionError
 
+_Part = tuple[int, int, Sequence[tuple[int, int, int]]]
+_Strand = tuple[int, Sequence[_Part]]
+
 APART: int
 IN_ITEMS: int
 IN_TURN: int
@@ -81,9 +84,7 @@ class Plan:
     def add_callback(self, callback: object) -> int: ...
     def add_transfer(self, callback: Callable[[int], None], buffer: int, byte_offset: int = ...) -> int: ...
     def add_jump(self, target: int, buffer: int = ..., byte_offset: int = ...) -> int: ...
-    def set_phases(
-        self, segments: Sequence[tuple[int, int, Sequence[Sequence[tuple[int, Sequence[tuple[int, int]]]]]]],
-    ) -> None: ...
+    def set_phases(self, segments: Sequence[tuple[int, int, Sequence[Sequence[_Strand]]]]) -> None: ...
     def bind(
         self, buffer: int, address: int, stride_bytes: int = ..., replica_stride_bytes: int = ..., divisor: int = ...,
         modulus: int = ..., lane_stride_bytes: int = ...,

@@ -58,13 +58,21 @@ cdef extern from "team.h" nogil:
         int num_endings
         int64_t first_item
         int64_t round_items
+    ctypedef struct ti_near:
+        int64_t offset
+        int64_t unit_bytes
+        int argument
     ctypedef struct ti_part:
         ti_job job
         int64_t per_unit
+        const ti_near *near
+        int num_near
         int number
     ctypedef struct ti_strand:
         const ti_part *parts
         int64_t units
+        int64_t near_at
+        int64_t near_bytes
         int num_parts
     ctypedef struct ti_phase:
         const ti_strand *strands

@@ -17,7 +17,7 @@ TI_INLINE void FN(fetch_row)(const char *table, int64_t k, int64_t rows, int64_t
 /* Rows of one element: as many one after another as one table and one pass over the index have. Places are looked at and
  * listed for several tables that take the same ones. */
 TI_INLINE int FN(take_elements)(
-  char *const *args, const take_rows_ints *p, int64_t begin, int64_t end, const int64_t bytes, const int64_t index_bytes) {
+  char *const *args, const take_rows_ints *p, int64_t begin, int64_t end, const int64_t bytes, const int64_t step, const int64_t index_bytes) {
   const int64_t rows = p->rows, n = p->taken, wrap = p->wraps, period = p->period;
   int32_t places[TI_LISTED];
   for (int64_t i = begin; i < end;) {
@@ -36,8 +36,8 @@ TI_INLINE int FN(take_elements)(
     if (wrong < 0) return TI_TRAP_INDEX;
     for (int64_t t = 0; t < tables; t++) {
       const char *const table = args[1] + (i / n + t) * rows * bytes;
-      char *const out = args[0] + (i + t * n) * bytes;
-      for (int64_t j = 0; j < run; j++) memcpy(out + j * bytes, table + places[j] * bytes, (size_t)bytes);
+      char *const out = args[0] + (i + t * n) * step;
+      for (int64_t j = 0; j < run; j++) memcpy(out + j * step, table + places[j] * bytes, (size_t)bytes);
     }
     i += run * tables;
   }
@@ -47,11 +47,12 @@ TI_INLINE int FN(take_elements)(
 /* Where a position lies is counted on from row to row: a division takes as long as a short row. */
 TI_KERNEL(take_rows) {
   const take_rows_ints *const p = (const take_rows_ints *)ints;
-  const int64_t rows = p->rows, n = p->taken, bytes = p->row_bytes, wrap = p->wraps, period = p->period;
+  const int64_t rows = p->rows, n = p->taken, bytes = p->row_bytes, step = p->step_bytes, wrap = p->wraps, period = p->period;
   if (begin >= end) return TI_OK;
 #define TI_TAKE(size) \
-  (p->index_bytes == 8 ? FN(take_elements)(args, p, begin, end, size, 8) : FN(take_elements)(args, p, begin, end, size, 4))
-  if (rows > 0 && rows <= INT32_MAX && ti_min(n, period) >= TI_ELEMENTS_TOGETHER) switch (bytes) {
+  (p->index_bytes != 8 ? FN(take_elements)(args, p, begin, end, size, step, 4) \
+   : step == size ? FN(take_elements)(args, p, begin, end, size, size, 8) : FN(take_elements)(args, p, begin, end, size, step, 8))
+  if (p->parts == 1 && rows > 0 && rows <= INT32_MAX && ti_min(n, period) >= TI_ELEMENTS_TOGETHER) switch (bytes) {
     case 1: return TI_TAKE(1);
     case 2: return TI_TAKE(2);
     case 4: return TI_TAKE(4);
@@ -59,6 +60,7 @@ TI_KERNEL(take_rows) {
     default: break;
   }
 #undef TI_TAKE
+  const int64_t part_bytes = bytes / p->parts;
   const char *table = args[1] + begin / n * rows * bytes;
   int64_t at = begin % period, left = n - begin % n;
   for (int64_t i = begin; i < end; i++) {
@@ -67,8 +69,10 @@ TI_KERNEL(take_rows) {
     int64_t k = FN(index_at)(args[2], p->index_bytes, at);
     if (wrap && k < 0) k += rows;
     if (k < 0 || k >= rows) return TI_TRAP_INDEX;
-    if (bytes == 4) memcpy(args[0] + i * 4, table + k * 4, 4);
-    else FN(copy_bytes)(args[0] + i * bytes, table + k * bytes, bytes);
+    if (bytes == 4) memcpy(args[0] + i * step, table + k * 4, 4);
+    else
+      for (int64_t part = 0; part < p->parts; part++)
+        FN(copy_bytes)(args[0] + i * step + part * p->part_step_bytes, table + k * bytes + part * part_bytes, part_bytes);
     if (++at == period) at = 0;
     if (!--left) table += rows * bytes, left = n;
   }
@@ -115,6 +119,13 @@ TI_INLINE void FN(sum_row)(float *out, const float *base, const float *source, i
   }
 }
 
+/* The same of a source whose rows are in several parts. */
+TI_INLINE void FN(sum_parts)(float *out, const float *base, const float *source, const sum_rows_ints *p, float by) {
+  const int64_t part = p->inner / p->parts;
+  for (int64_t i = 0; i < p->parts; i++)
+    FN(sum_row)(out + i * part, base ? base + i * part : NULL, source + i * p->source_part, p->source_column, part, by);
+}
+
 /* Rows of one element of several whole tables, which add up the same ones: they are listed once for all of them. */
 TI_INLINE void FN(sum_elements)(float *out, const float *source, const int64_t *offsets, const int64_t *order, int64_t tables,
                                 const sum_rows_ints *p, float alpha) {
@@ -153,7 +164,7 @@ TI_KERNEL(sum_rows) {
   const sum_rows_ints *const p = (const sum_rows_ints *)ints;
   const sum_rows_scalars *const q = (const sum_rows_scalars *)scalars;
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
-  const int64_t rows = p->rows, n = p->source_rows, inner = p->inner, step = p->source_row, lane = p->source_column;
+  const int64_t rows = p->rows, n = p->source_rows, inner = p->inner, step = p->source_row;
   const float alpha = (float)q->alpha;
   for (int64_t item = begin; item < end;) {
     const int64_t o = item / rows, last = ti_min(end, (o + 1) * rows) - o * rows;
@@ -184,10 +195,44 @@ TI_KERNEL(sum_rows) {
         continue;
       }
       float *row = out + k * inner;
-      FN(sum_row)(row, base ? base + k * inner : NULL, source + order[j] * step, lane, inner, alpha);
-      while (++j < offsets[k + 1]) FN(sum_row)(row, row, source + order[j] * step, lane, inner, alpha);
+      FN(sum_parts)(row, base ? base + k * inner : NULL, source + order[j] * step, p, alpha);
+      while (++j < offsets[k + 1]) FN(sum_parts)(row, row, source + order[j] * step, p, alpha);
     }
     item = o * rows + last;
+  }
+  return TI_OK;
+}
+
+/* Which row of a table a source takes; -1 for one that the table has not. */
+TI_INLINE int64_t FN(taken_row)(const char *index, const sum_taken_rows_ints *p, int64_t source) {
+  int64_t row = p->index_bytes ? FN(index_at)(index, p->index_bytes, source) : source;
+  if (p->wraps && row < 0) row += p->table_rows;
+  return (uint64_t)row < (uint64_t)p->table_rows ? row : -1;
+}
+/* Sums of rows that are taken from a table and multiplied, each as it is read: they need not lie anywhere by themselves. */
+TI_KERNEL(sum_taken_rows) {
+  const sum_taken_rows_ints *const p = (const sum_taken_rows_ints *)ints;
+  const float alpha = (float)((const sum_rows_scalars *)scalars)->alpha, *const table = (const float *)args[2], *const factor = (const float *)args[6];
+  const int64_t *const offsets = (const int64_t *)args[3], *const order = (const int64_t *)args[4];
+  const int64_t inner = p->inner, part = inner / p->parts, sources = offsets[p->rows];
+  for (int64_t k = begin; k < end; k++) {
+    float *const out = (float *)args[0] + k * inner;
+    const float *from = p->has_base ? (const float *)args[1] + k * inner : NULL;
+    if (offsets[k] == offsets[k + 1]) {
+      if (from) FN(copy_bytes)((char *)out, (const char *)from, inner * (int64_t)sizeof(float));
+      else memset(out, 0, (size_t)inner * sizeof(float));
+      continue;
+    }
+    for (int64_t j = offsets[k]; j < offsets[k + 1]; j++, from = out) {
+      if (j + TI_ROWS_AHEAD < sources)
+        FN(fetch_row)((const char *)table, FN(taken_row)(args[5], p, order[j + TI_ROWS_AHEAD]), p->table_rows, inner * (int64_t)sizeof(float));
+      const int64_t row = FN(taken_row)(args[5], p, order[j]);
+      if (row < 0) return TI_TRAP_INDEX;
+      for (int64_t i = 0; i < p->parts; i++) {
+        const float by = p->has_factor ? factor[order[j] * p->factor_row + i * p->factor_part] : 1.f;
+        FN(sum_row)(out + i * part, from ? from + i * part : NULL, table + row * inner + i * part, 1, part, alpha * by);
+      }
+    }
   }
   return TI_OK;
 }

@@ -22,10 +22,16 @@ cdef class Phases(Steps):
         cdef int i, k
         for i in range(self.num_phases):
             for k in range(self.phases[i].num_strands):
-                free(<void *>self.phases[i].strands[k].parts)
+                self.free_parts(&self.phases[i].strands[k])
             free(<void *>self.phases[i].strands)
         free(self.phases)
         free(self.segments)
+
+    cdef free_parts(self, const ti_strand *strand):
+        cdef int i
+        for i in range(strand.num_parts):
+            free(<void *>strand.parts[i].near)
+        free(<void *>strand.parts)
 
     def set_phases(self, segments):
         """Say in which phases steps run; all steps are added already.
@@ -33,10 +39,13 @@ cdef class Phases(Steps):
         Args:
             segments: ``(first step, step behind the last, phases)``, for runs of neighbouring kernel calls into which
                 no jump leads. A phase is a list of strands, none of which needs what another one makes; a strand is
-                ``(units, [(step, items of a unit), ...])``, whose steps a thread runs for a unit one after another.
+                ``(units, [(step, items of a unit, near), ...])``, whose steps a thread runs for a unit one after
+                another. What is near is ``(argument, offset, bytes of a unit)`` for each argument of which a unit lies
+                in the scratch of its thread, and not where the argument is bound.
 
         Raises:
-            ValueError: A segment has a step that calls no kernel, or one that is not its own.
+            ValueError: A segment has a step that calls no kernel, or one that is not its own, or an argument is near
+                that the step has not.
         """
         cdef int first, end, number
         cdef Segment *segment
@@ -47,7 +56,7 @@ cdef class Phases(Steps):
         if not self.segments or not self.phases:
             raise MemoryError
         for first, end, phases in segments:
-            named = sorted([number for phase in phases for _, parts in phase for number, _ in parts])
+            named = sorted([number for phase in phases for _, parts in phase for number, _, _ in parts])
             if not 0 <= first < end <= self.num_steps or named != list(range(first, end)):
                 raise ValueError(f"the phases of steps {first} to {end} do not run each of them once")
             for number in range(first, end):
@@ -76,11 +85,37 @@ cdef class Phases(Steps):
             phase.num_strands = k + 1
             phase.units += units
             self.most_chunks = max(self.most_chunks, phase.units)
-            for j, (number, per_unit) in enumerate(members):
+            for j, (number, per_unit, near) in enumerate(members):
                 if units * per_unit < self.steps[number].items or per_unit % self.steps[number].grain:
                     raise ValueError(f"{units} units of {per_unit} items are not all of step {number}")
                 parts[j].number, parts[j].per_unit = number, per_unit
+                self.take_near(&parts[j], near)
+            self.place_near(&held[k])
             k += 1
+
+    cdef take_near(self, ti_part *part, near):
+        """Note which arguments of a step are near."""
+        cdef ti_near *held = <ti_near *>calloc(len(near) + 1, sizeof(ti_near))
+        cdef int i
+        if not held:
+            raise MemoryError
+        part.near, part.num_near = held, len(near)
+        for i, (argument, offset, unit_bytes) in enumerate(near):
+            if not 0 <= argument < self.steps[part.number].num_args or offset < 0 or unit_bytes < 0:
+                raise ValueError(f"argument {argument} of step {part.number} cannot be near")
+            held[i] = ti_near(offset, unit_bytes, argument)
+
+    cdef place_near(self, ti_strand *strand):
+        """Make room for what is near behind the scratch of the steps."""
+        cdef int64_t taken = 0, num_bytes = 0
+        cdef int j, i
+        for j in range(strand.num_parts):
+            taken = max(taken, self.steps[strand.parts[j].number].scratch_bytes)
+            for i in range(strand.parts[j].num_near):
+                num_bytes = max(num_bytes, strand.parts[j].near[i].offset + strand.parts[j].near[i].unit_bytes)
+        strand.near_at, strand.near_bytes = (taken + 63) // 64 * 64, num_bytes
+        if num_bytes:
+            self.scratch_bytes = max(self.scratch_bytes, strand.near_at + num_bytes)
 
     cdef void gather(self, const ti_phase *phase, char **args, int first_lane) noexcept nogil:
         """Take the addresses of all arguments of a phase for one lane."""

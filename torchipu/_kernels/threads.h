@@ -60,15 +60,22 @@ typedef struct {
   int64_t first_item, round_items;     /* items of a round, which all threads end before the next; 0 for a single one */
 } ti_job;
 
+/* An argument that only the steps of a strand touch, so many bytes of it for each unit: a thread has those of one unit in
+ * its scratch, where they stay in its cache, and not all of them in memory. */
+typedef struct { int64_t offset, unit_bytes; int argument; } ti_near;
+
 /* A step of a phase, `per_unit` items of which belong to a unit of its strand. */
 typedef struct {
   ti_job job;                          /* of one lane */
   int64_t per_unit;
+  const ti_near *near;
+  int num_near;
   int number;                          /* of the step in its plan */
 } ti_part;
 
-/* Steps of which a thread runs a unit one after another: chunks of one step, or samples that go through several. */
-typedef struct { const ti_part *parts; int64_t units; int num_parts; } ti_strand;
+/* Steps of which a thread runs a unit one after another: chunks of one step, or samples that go through several. What
+ * they have near lies behind the scratch of each of them. */
+typedef struct { const ti_part *parts; int64_t units, near_at, near_bytes; int num_parts; } ti_strand;
 
 /* What runs between two meetings of all threads: no strand needs what another one makes. */
 typedef struct { const ti_strand *strands; int64_t units; int num_strands; } ti_phase;
@@ -126,12 +133,14 @@ static int ti_call_ended(const ti_job *job, char *const *args, int64_t begin, in
   return trap;
 }
 
-static inline int ti_call(const ti_job *job, int64_t lane, int64_t chunk, void *scratch) {
+static inline int ti_call_with(const ti_job *job, char *const *args, int64_t chunk, void *scratch) {
   const int64_t begin = job->first_item + chunk * job->grain, last = job->first_item + job->items;
   const int64_t end = begin + job->grain < last ? begin + job->grain : last;
-  char *const *args = job->args + lane * job->num_args;
   if (!job->num_endings) return job->fn(args, job->ints, job->scalars, begin, end, scratch);
   return ti_call_ended(job, args, begin, end, (char *)scratch);
+}
+static inline int ti_call(const ti_job *job, int64_t lane, int64_t chunk, void *scratch) {
+  return ti_call_with(job, job->args + lane * job->num_args, chunk, scratch);
 }
 
 /* Computes one chunk of the lanes [first, first + lanes). */
@@ -155,13 +164,27 @@ static inline void ti_fence_scratch(ti_pool *pool, const ti_job *job, int id) {
   TI_CLOSE(pool->scratch[id] + job->scratch_bytes, (size_t)(pool->scratch_bytes + TI_SPARE_BYTES - job->scratch_bytes));
 }
 
+/* Says where the arguments of a step lie for a unit: as if all of what is near began where the unit has its part. */
+static inline void ti_place_near(const ti_part *part, char *near, int64_t unit, char **args) {
+  memcpy(args, part->job.args, sizeof *args * (size_t)part->job.num_args);
+  for (const ti_near *n = part->near; n < part->near + part->num_near; n++)
+    args[n->argument] = (char *)((uintptr_t)near + (uintptr_t)n->offset - (uintptr_t)(unit * n->unit_bytes));
+}
+
 /* Computes one unit of a strand, chunk by chunk as each step has them. */
 static inline void ti_call_unit(ti_pool *pool, const ti_strand *strand, int64_t unit, int id) {
+  char *placed[TI_MAX_ARGS], *const near = pool->scratch[id] + strand->near_at;
   for (const ti_part *part = strand->parts; part < strand->parts + strand->num_parts; part++) {
     const int64_t last = (unit + 1) * part->per_unit, items = part->job.items, end = last < items ? last : items;
+    char *const *args = part->job.args;
     ti_fence_scratch(pool, &part->job, id);
+    if (TI_CHECKED && strand->near_bytes) TI_OPEN(near, (size_t)strand->near_bytes);
+    if (part->num_near) {
+      ti_place_near(part, near, unit, placed);
+      args = placed;
+    }
     for (int64_t at = unit * part->per_unit; at < end; at += part->job.grain) {
-      const int trap = ti_call(&part->job, 0, at / part->job.grain, pool->scratch[id]);
+      const int trap = ti_call_with(&part->job, args, at / part->job.grain, pool->scratch[id]);
       if (trap) { ti_note_trap(pool, part->number, trap); return; }
     }
   }

@@ -58,7 +58,9 @@ def arranged(emitted: Emitted) -> HostPlan:
         write_back_early(emitted.steps, allocations) if is_parted else emitted.steps, allocations,
         is_hoisting=emitted.is_hoisting, frozen=emitted.frozen, random_slots=emitted.random_slots,
     ), emitted.runs)
-    ordered, segments = (list(parts.each()), []) if is_parted else in_phases(parts.each(), allocations)
+    ordered, segments = (list(parts.each()), []) if is_parted else in_phases(
+        parts.each(), allocations, (*emitted.outputs, *emitted.states.values()),
+    )
     steps = [step for part in ordered for step in part]
     num_body, num_prologue = len(parts.body), len(parts.hoisted) + len(parts.reset)
     find_lifetimes(

@@ -1,7 +1,7 @@
-"""Pieces that are made where they are concatenated: chains of elementwise ops store them at their places.
+"""Pieces that are made where they are concatenated: chains of elementwise ops and look-ups of rows store them there.
 
 `cat` and `stack` copy their pieces side by side. A piece that nothing else reads may as well be stored where the copy
-would put it, if it comes from a chain, which stores by any strides.
+would put it, if it comes from a chain, which stores by any strides, or from an op whose record says that it does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Place:
 
 
 class Concatenations:
-    """Finds for results of chains where they are concatenated, and keeps the memory of the whole.
+    """Finds where results are concatenated of chains and of ops that store by strides, and keeps memory of the whole.
 
     Args:
         graph: Its own ops are looked at, not those of bodies.
@@ -42,7 +42,7 @@ class Concatenations:
         self, graph: Graph, uses: Uses, is_chained: Callable[[Op], bool], is_copied: Callable[[Op], bool],
         varying: set[Tensor] | None,
     ) -> None:
-        self._uses, self._is_chained, self._varying = uses, is_chained, varying
+        self._uses, self._is_chained, self._is_copied, self._varying = uses, is_chained, is_copied, varying
         self._ops = set(graph.ops)
         self._places: dict[Tensor, _Place] = {}
         self._memory: dict[Tensor, HostTensor] = {}
@@ -56,7 +56,7 @@ class Concatenations:
         return self._memory.get(tensor)
 
     def place_of(self, piece: Tensor, allocate: Callable[[Tensor], HostTensor]) -> HostTensor | None:
-        """Return where a result of a chain is to be stored to be part of a whole; None for anywhere.
+        """Return where a result is to be stored to be part of a whole; None for anywhere.
 
         Args:
             piece: The result.
@@ -81,13 +81,21 @@ class Concatenations:
     def _fits(self, op: Op, piece: Tensor, held: HostTensor) -> bool:
         maker = self._uses.makers.get(piece)
         return (
-            maker in self._ops and maker is not None and self._is_chained(maker)
+            maker in self._ops and maker is not None and self._stores_at(maker, held)
             and (maker.leg, maker.placement) == (op.leg, op.placement)
             and self._uses.readers[piece] == [op] and piece not in self._uses.kept
             # Halves may be left as floats, by whoever makes them.
             and piece.dtype is op.outputs[0].dtype is not DType.HALF
             and (self._varying is None or piece in self._varying)
-            and collapse(held.shape, held.strides)[0][-1] >= LEAST_RUN
+        )
+
+    def _stores_at(self, maker: Op, held: HostTensor) -> bool:
+        """Whether an op stores its result by such strides."""
+        if self._is_chained(maker):
+            return collapse(held.shape, held.strides)[0][-1] >= LEAST_RUN
+        spec = spec_of(maker)
+        return (
+            spec is not None and spec.places is not None and self._is_copied(maker) and spec.places(maker, held)
         )
 
 

@@ -74,6 +74,11 @@ class Run:
         return [tensor for tensor in self.ops[0].inputs if tensor.num_elements > 1]
 
     @property
+    def either(self) -> Sequence[Tensor]:
+        """What is read in either layout."""
+        return () if self.form is None else self.form.either(self.ops)
+
+    @property
     def result(self) -> Tensor | None:
         """The value that is handed on in blocks, if there is one."""
         return self.ops[-1].outputs[0] if self.form is None else self.form.result(self.ops)
@@ -359,6 +364,11 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
         for source in run.sources:
             if source in makers:
                 parent[root(number)] = root(makers[source])
+    in_blocks = {root(number) for number, run in enumerate(runs) if run.form is not None}
+    for number, run in enumerate(runs):
+        for source in run.either:
+            if source in makers and root(makers[source]) in in_blocks:
+                parent[root(number)] = root(makers[source])
     groups: dict[int, list[Run]] = {}
     for number, run in enumerate(runs):
         groups.setdefault(root(number), []).append(run)
@@ -373,7 +383,7 @@ def _reorder_ns(group: Collection[Run], border: Border) -> float:
         for source in run.sources:
             if source not in makers and (source not in entering or _turns(run)):
                 entering[source] = run
-    read_in_blocks = {(op, source) for run in group for source in run.sources for op in run.ops}
+    read_in_blocks = {(op, source) for run in group for source in (*run.sources, *run.either) for op in run.ops}
     leaving = {
         result: run for result, run in makers.items()
         if (len(result.shape) == 4 or result in border.rows or result in border.rows.flat)

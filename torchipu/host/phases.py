@@ -8,12 +8,14 @@ follows from shapes; which thread runs a unit has no effect on what it computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import lcm
+from math import lcm, prod
 
 from torchipu.host.steps import Step
 from torchipu.host.storage import Allocation, Place
+from torchipu.host.unit_memory import Near, Ownership, lie_apart, near_arguments, touched_by, window
+from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.samples import Samples
 
 OPEN_PHASES = 4
@@ -27,8 +29,8 @@ MOST_STEPS = 32
 LEAST_BYTES = 1 << 15
 """What strands of one unit each have to touch, beside the largest of them, so that threads meet for them."""
 
-Segment = tuple[int, int, tuple[tuple[tuple[int, tuple[tuple[int, int], ...]], ...], ...]]
-"""First step, the step behind the last, and phases of strands ``(units, ((step, items of a unit), ...))``."""
+Segment = tuple[int, int, tuple[tuple[tuple[int, tuple[tuple[int, int, Near], ...]], ...], ...]]
+"""First step, the step behind the last, and phases of strands ``(units, ((step, items of a unit, near), ...))``."""
 
 
 @dataclass(slots=True)
@@ -39,11 +41,13 @@ class Member:
         step: The step.
         number: Its place in the order in which steps were emitted.
         samples: How samples go through it, counted as the strand counts them; None where that is not known.
+        items_each: Items of a group of samples; the last group may have fewer.
     """
 
     step: Step
     number: int
     samples: Samples | None
+    items_each: int = 1
 
 
 @dataclass(slots=True)
@@ -74,7 +78,7 @@ class Strand:
         if not self.chunk:
             return member.step.grain if len(self.members) == 1 else member.step.items
         assert member.samples is not None
-        return self.chunk // member.samples.each * (member.step.items // member.samples.groups)
+        return self.chunk // member.samples.each * member.items_each
 
 
 @dataclass(slots=True)
@@ -132,7 +136,9 @@ class Phases:
             number: Its place in the order in which steps were emitted.
             is_last: Whether no step behind it needs what it makes: then others need not wait for it.
         """
-        strand = Strand([Member(step, number, _divided(step))], max(1, -(-step.items // step.grain)))
+        samples = _divided(step)
+        items_each = 1 if samples is None else step.items // samples.groups
+        strand = Strand([Member(step, number, samples, items_each)], max(1, -(-step.items // step.grain)))
         open_from = max(0, len(self.phases) - OPEN_PHASES)
         at, found = open_from, list[Strand]()
         for index in range(len(self.phases) - 1, open_from - 1, -1):
@@ -169,8 +175,8 @@ def joined_strand(strands: Sequence[Strand]) -> Strand | None:
         return None
     if len(strands) == 2 and all(strand.units == 1 for strand in strands):
         return Strand(members, 1)
-    counted = _counted_alike(members)
-    if counted is None or not _meet_in_samples(counted):
+    counted = _divided_alike(members)
+    if counted is None:
         return None
     chunk = _chunk(counted)
     units = -(-_samples(counted[0]).count // chunk)
@@ -185,54 +191,88 @@ def _samples(member: Member) -> Samples:
     return member.samples
 
 
-def _counted_alike(members: Sequence[Member]) -> list[Member] | None:
-    """Return members that count the same samples, as sentences where some steps count words; else None."""
+def _divided_alike(members: Sequence[Member]) -> list[Member] | None:
+    """Return members that divide what they hand to each other into the same samples, as many as can be; else None."""
     if any(member.samples is None for member in members):
         return None
-    count = min(_samples(member).count for member in members)
+    shared = _handed_on(members)
+    if shared is None:
+        return None
+    most = min(_samples(member).count for member in members)
+    counted = _counted_alike(members, most)
+    if counted is not None and _meet_in_samples(counted, shared):
+        return counted
+    fewer = {count for member in members for count in _samples(member).coarser() if LEAST_UNITS <= count < most}
+    for count in sorted(fewer, reverse=True):
+        counted = _counted_alike(members, count)
+        if counted is not None and _meet_in_samples(counted, shared):
+            return counted
+    return None
+
+
+def _handed_on(members: Sequence[Member]) -> set[int] | None:
+    """Return what one step writes and another one touches; None where some of it can be divided into no samples."""
+    touching: dict[int, int] = {}
+    written: set[int] = set()
+    undivided: set[int] = set()
+    for member in members:
+        step, samples = member.step, _samples(member)
+        own = touched_by(step)
+        for buffer in own:
+            touching[buffer] = touching.get(buffer, 0) + 1
+        written.update(held.buffer for held in step.written)
+        arguments = (*step.outputs, *step.inputs)
+        following = samples.following or (None,) * len(arguments)
+        undivided.update(
+            held.buffer for held, stride, apart in zip(arguments, samples.strides, following, strict=True)
+            if not stride and apart is None
+        )
+        if step.endings:  # what they take and write
+            undivided.update(own.difference(held.buffer for held in arguments))
+    shared = {buffer for buffer in written if touching[buffer] > 1}
+    return shared if shared.isdisjoint(undivided) else None
+
+
+def _counted_alike(members: Sequence[Member], count: int) -> list[Member] | None:
+    """Return members that count so many samples, as sentences where some steps count words; None if one cannot."""
     counted = []
     for member in members:
-        samples = _samples(member)
-        if samples.count % count:
+        finer = _samples(member)
+        if finer.count == count:
+            counted.append(member)
+            continue
+        samples = finer.counted(count)
+        if samples is None:
             return None
-        factor = samples.count // count
-        if factor % samples.each and samples.each % factor:
-            return None
-        strides = tuple(stride * factor for stride in samples.strides)
-        counted.append(Member(member.step, member.number, Samples(count, strides, max(1, samples.each // factor))))
+        items_each = member.items_each * finer.groups_together(count)
+        counted.append(Member(member.step, member.number, samples, items_each))
     return counted
 
 
 def _chunk(members: Sequence[Member]) -> int:
     """Return the samples of a unit: as many as the steps with most work for each take at once by themselves."""
     least = min(
-        max(1, m.step.grain * _samples(m).groups * _samples(m).each // m.step.items) for m in members
+        max(1, m.step.grain * _samples(m).each // m.items_each) for m in members
     )
     whole = lcm(*(_samples(m).each for m in members))
     return -(-least // whole) * whole
 
 
-def _meet_in_samples(members: Sequence[Member]) -> bool:
-    """Whether all that one step writes and another one touches is divided into the same samples."""
-    divisions: dict[int, set[tuple[int, int]]] = {}
-    written: dict[int, int] = {}
-    touched: dict[int, int] = {}
+def _meet_in_samples(members: Sequence[Member], shared: Collection[int]) -> bool:
+    """Whether allocations are divided into the same samples wherever they are touched."""
+    divisions: dict[int, set[tuple[int, int, int]]] = {buffer: set() for buffer in shared}
     for member in members:
-        step = member.step
-        arguments = (*step.outputs, *step.inputs)
-        own = {held.buffer for held in (*step.written, *step.read)}
-        for buffer in own:
-            touched[buffer] = touched.get(buffer, 0) + 1
-        for held in step.written:
-            written[held.buffer] = written.get(held.buffer, 0) + 1
-        for held, stride in zip(arguments, _samples(member).strides, strict=True):
-            divisions.setdefault(held.buffer, set()).add((held.offset * held.dtype.host_bytes, stride))
-        for buffer in own - {held.buffer for held in arguments}:  # what endings take and write
-            divisions.setdefault(buffer, set()).add((0, 0))
-    return all(
-        len(divisions[buffer]) == 1 and next(iter(divisions[buffer]))[1] > 0
-        for buffer in written if touched[buffer] > 1
-    )
+        samples = _samples(member)
+        for held, stride in zip((*member.step.outputs, *member.step.inputs), samples.strides, strict=True):
+            if held.buffer in divisions:
+                divisions[held.buffer].add(window(held, stride, samples.count))
+    return all(lie_apart(found) for found in divisions.values())
+
+
+def _bytes_there(held: HostTensor) -> int:
+    """Return the bytes of a value, of one that is repeated those that are there once."""
+    there = (size for size, stride in zip(held.shape, held.strides, strict=True) if stride)
+    return prod(there) * held.dtype.host_bytes
 
 
 def _bytes_of(members: Sequence[Member]) -> int:
@@ -247,10 +287,12 @@ def _touched_bytes(members: Sequence[Member], chunk: int) -> int:
     """Return the bytes that a unit reads and writes."""
     touched: dict[int, int] = {}
     for member in members:
-        arguments = (*member.step.outputs, *member.step.inputs)
-        for held, stride in zip(arguments, _samples(member).strides, strict=True):
-            whole = held.num_elements * held.dtype.host_bytes
-            touched[held.buffer] = max(touched.get(held.buffer, 0), stride * chunk if stride else whole)
+        arguments, samples = (*member.step.outputs, *member.step.inputs), _samples(member)
+        picked = samples.picked or (0,) * len(arguments)
+        for held, stride, few in zip(arguments, samples.strides, picked, strict=True):
+            whole = _bytes_there(held)
+            part = stride * chunk or min(whole, few * chunk or whole)
+            touched[held.buffer] = max(touched.get(held.buffer, 0), part)
     return sum(touched.values())
 
 
@@ -265,19 +307,22 @@ def _stands_alone(step: Step, allocations: Sequence[Allocation]) -> bool:
 
 
 def in_phases(
-    parts: Iterable[Sequence[Step]], allocations: Sequence[Allocation],
+    parts: Iterable[Sequence[Step]], allocations: Sequence[Allocation], kept: Iterable[HostTensor] = (),
 ) -> tuple[list[list[Step]], list[Segment]]:
     """Cut the steps of a plan into phases.
 
     Args:
         parts: The parts of a plan that the engine runs by themselves, each in the order in which it was emitted.
         allocations: By number.
+        kept: What is read when the steps have run.
 
     Returns:
         The steps of each part in the order of the phases, and the segments. Steps run one after another in that order
         compute the same.
     """
     ordered, segments, begin = [], list[Segment](), 0
+    parts = list(parts)
+    ownership = Ownership.of((step for steps in parts for step in steps), kept, allocations)
     for steps in parts:
         part: list[Step] = []
         for run in _runs(steps, allocations):
@@ -292,7 +337,7 @@ def in_phases(
             first = begin + len(part)
             numbered = []
             for phase in phases.ordered():
-                numbered.append(tuple(_numbered(strand, begin, part) for strand in phase))
+                numbered.append(tuple(_numbered(strand, begin, part, ownership) for strand in phase))
             segments.append((first, begin + len(part), tuple(numbered)))
         ordered.append(part)
         begin += len(part)
@@ -314,16 +359,21 @@ def _runs(steps: Sequence[Step], allocations: Sequence[Allocation]) -> Iterable[
         yield run
 
 
-def _numbered(strand: Strand, begin: int, part: list[Step]) -> tuple[int, tuple[tuple[int, int], ...]]:
+def _numbered(
+    strand: Strand, begin: int, part: list[Step], ownership: Ownership,
+) -> tuple[int, tuple[tuple[int, int, Near], ...]]:
     """Append the steps of a strand to a part and return the strand by their numbers."""
     members = []
-    for member in strand.members:
+    near: list[Near] = [()] * len(strand.members)
+    if strand.chunk:
+        near = near_arguments([(m.step, _samples(m)) for m in strand.members], strand.chunk, ownership)
+    for member, arguments in zip(strand.members, near, strict=True):
         per_unit = strand.per_unit(member)
         if strand.chunk:
             member.step.grain = per_unit
         elif len(strand.members) > 1:
             per_unit = -(-per_unit // member.step.grain) * member.step.grain
-        members.append((begin + len(part), per_unit))
+        members.append((begin + len(part), per_unit, arguments))
         part.append(member.step)
     return strand.units, tuple(members)
 
@@ -336,7 +386,7 @@ def widen_lifetimes(allocations: Sequence[Allocation], segments: Sequence[Segmen
         for phase in phases:
             if len(phase) == 1 and phase[0][0] == 1:
                 continue
-            numbers = [number for _, members in phase for number, _ in members]
+            numbers = [number for _, members in phase for number, _, _ in members]
             for number in numbers:
                 first_of[number], last_of[number] = min(numbers), max(numbers)
     for allocation in allocations:

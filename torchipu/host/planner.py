@@ -251,6 +251,16 @@ class Planner:
             return self._concatenations.place_of(tensor, lambda whole: self.scratch(whole.shape, whole.dtype))
         return self._concatenations.memory_of(tensor)
 
+    def placed_output(self, tensor: Tensor) -> HostTensor:
+        """Return storage for a result by any strides, where it is part of a whole, else row-major storage."""
+        if self._concatenations is None or self._depth or self._is_moving:
+            return self.output(tensor)
+        place = self._concatenations.place_of(tensor, lambda whole: self.scratch(whole.shape, whole.dtype))
+        if place is None:
+            return self.output(tensor)
+        self.values.by_tensor[tensor] = place
+        return place
+
     def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         """Return where a value lies: row-major, or in another order of its dimensions where orders are kept."""
         if self.orders.are_kept and not self._is_in_blocks:
@@ -386,7 +396,7 @@ class Planner:
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
-        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
+        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1, op: Op | None = None,
     ) -> None:
         """Append a kernel call; none where there is nothing to write."""
         if items <= 0 or (outputs and not any(held.num_elements for held in outputs)):
@@ -402,7 +412,7 @@ class Planner:
                 source=self._current.source, remedy="move the normalisation out of it, or set batch_norm_group_size=1",
             )
         self._append(Step(
-            self._current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, largest(1, grain),
+            op or self._current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, largest(1, grain),
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
             joining=joining, writes=tuple(writes), samples=samples, overwrites=tuple(overwrites), rounds=rounds,
         ))

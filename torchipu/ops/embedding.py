@@ -25,7 +25,8 @@ from torchipu.device.row_access import by_columns, by_rows, lower_take, lower_up
 from torchipu.device.tilings import bags, indexed
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.host.emit.copy import emit_copy, emit_fill
-from torchipu.host.emit.rows import INDEX_BYTES, bucket, row_grain, take_rows
+from torchipu.host.emit.joined_rows import as_rows
+from torchipu.host.emit.rows import INDEX_BYTES, bucket, row_grain, take_rows, takes_apart
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
@@ -39,22 +40,27 @@ from torchipu.target import Target
 # --------------------------------------------------------------------------- embedding
 def _emit_embedding(op: Op, plan: HostPlanner) -> None:
     table, index = plan.value(op.needed("weight")), plan.value(op.needed("indices"))
-    out = plan.output(op.outputs[0])
+    out = plan.placed_output(op.outputs[0])
     row_bytes = table.shape[1] * table.dtype.host_bytes
     take_rows(plan, out, table, index, outer=1, rows=table.shape[0], row_bytes=row_bytes, wrap=False)
 
 
+def _places_embedding(op: Op, held: HostTensor) -> bool:
+    return takes_apart(op, held, op.needed("weight").shape[1])
+
+
 def _emit_embedding_grad(op: Op, plan: HostPlanner) -> None:
-    dy, index = plan.value(op.needed("grad_output"), DType.FLOAT), plan.value(op.needed("indices"))
-    out = plan.output(op.outputs[0], DType.FLOAT)
+    index, out = plan.value(op.needed("indices")), plan.output(op.outputs[0], DType.FLOAT)
     rows, width = out.shape
+    dy = as_rows(plan, plan.value(op.needed("grad_output"), DType.FLOAT, contiguous=False), width, takes_parts=True)
     padding = op.attrs["padding_idx"]
     assert isinstance(padding, int)
     offsets, order = bucket(plan, index, rows, wrap=False, skipped=padding)
     ints = SumRowsInts(
-        rows=rows, source_rows=index.num_elements, inner=width, has_base=False, source_row=width, source_column=1,
+        rows=rows, source_rows=index.num_elements, inner=width, has_base=False, source_row=dy.row,
+        source_column=dy.column, parts=dy.parts, source_part=dy.part,
     )
-    plan.step(kernels.SUM_ROWS, [out], [dy, dy, offsets, order], ints=ints,
+    plan.step(kernels.SUM_ROWS, [out], [dy.held, dy.held, offsets, order], ints=ints,
               scalars=SumRowsScalars(1.0), items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, out)])
     if op.flag("scale_grad_by_freq"):
         plan.step(kernels.SCALE_BY_COUNT, [out], [offsets], ints=NamedRowsInts(width), items=rows,
@@ -247,7 +253,7 @@ def _serves(op: Op) -> bool:
 _LOWER_GRAD = lower_update(indexed.embedding_gradient)
 register(
     OpSpec("aten.embedding.default", "embedding", lower_take(indexed.embedding), _emit_embedding, moves=True,
-           supports=_serves),
+           supports=_serves, places=_places_embedding),
     OpSpec("aten.embedding_dense_backward.default", "embedding_grad", _LOWER_GRAD, _emit_embedding_grad,
            supports=_serves),
     OpSpec("aten.embedding_renorm.default", "embedding_renorm", _lower_renorm, _emit_renorm,

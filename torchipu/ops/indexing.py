@@ -13,23 +13,20 @@ from torchipu._kernels.table.embedding import (
     MAX_INDICES,
     FlattenIndexInts,
     IndexLayout,
-    PutRowsInts,
-    SumRowsInts,
-    SumRowsScalars,
 )
 from torchipu._kernels.table.indexing import (
     SCATTER_PANEL,
     DivideCountsInts,
     GatherBlockInts,
     Join,
-    ReduceIndexedInts,
     ScatterBlockInts,
     TakeStridedInts,
 )
 from torchipu.device.row_access import lower_take, lower_update
 from torchipu.device.tilings import indexed
 from torchipu.host.emit.copy import emit_copy, emit_fill
-from torchipu.host.emit.rows import INDEX_BYTES, arithmetic_type, bucket, outer_of, row_grain, take_rows
+from torchipu.host.emit.joined_rows import SourceRows, as_rows, join_rows, row_major, sums_rows
+from torchipu.host.emit.rows import INDEX_BYTES, arithmetic_type, bucket, outer_of, take_rows, takes_apart
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import AS_MANY_AS_INDICES, ONE_ROW_OF_INDICES, ROWS_LIKE_SELF, of_one_type
@@ -62,15 +59,6 @@ def _cropped(held: HostTensor, shape: Sequence[int], dim: int) -> HostTensor:
     return replace(held, shape=(*shape[:dim], held.shape[dim], *shape[dim + 1 :]))
 
 
-def _row_major(plan: HostPlanner, held: HostTensor) -> HostTensor:
-    """Return a row-major copy, or the tensor itself where it is row-major."""
-    if held.is_contiguous:
-        return held
-    fresh = plan.scratch(held.shape, held.dtype)
-    emit_copy(plan, fresh, held)
-    return fresh
-
-
 def _shared_index(index: HostTensor, dim: int) -> HostTensor | None:
     """Return ``[outer, n]`` of an index that is the same for all elements behind ``dim``, or None."""
     behind = prod(index.shape[dim + 1 :])
@@ -86,14 +74,14 @@ def _emit_gather(op: Op, plan: HostPlanner) -> None:
         return
     held = _whole(plan.value(op.needed("index"), contiguous=False))
     dim = dim_of(op, len(held.shape))
-    table = _row_major(plan, _cropped(plan.value(op.needed("self"), contiguous=False), held.shape, dim))
+    table = row_major(plan, _cropped(plan.value(op.needed("self"), contiguous=False), held.shape, dim))
     outer, extent, inner = outer_of(table.shape, dim)
     shared = _shared_index(held, dim)
     if shared is not None:
-        take_rows(plan, out, table, _row_major(plan, shared), outer=outer, rows=extent,
+        take_rows(plan, out, table, row_major(plan, shared), outer=outer, rows=extent,
                   row_bytes=inner * table.dtype.host_bytes, wrap=False, count=held.shape[dim])
         return
-    index = _row_major(plan, held)
+    index = row_major(plan, held)
     ints = GatherBlockInts(
         element_bytes=table.dtype.host_bytes, index_bytes=INDEX_BYTES[index.dtype], index_rows=index.shape[dim],
         inner=inner, extent=extent,
@@ -189,7 +177,7 @@ def _emit_scatter(op: Op, plan: HostPlanner) -> None:
     dim = dim_of(op, len(index.shape))
     source = None
     if values is not None:
-        source = _row_major(plan, _cropped(plan.value(values, dtype, contiguous=False), index.shape, dim))
+        source = row_major(plan, _cropped(plan.value(values, dtype, contiguous=False), index.shape, dim))
     number = op.attrs.get("value", 0)
     assert isinstance(number, (int, float))
     # Where the index is smaller than the tensor in other dimensions, the part that it reaches is updated apart.
@@ -222,11 +210,12 @@ def _emit_shared_scatter(op: Op, plan: HostPlanner, out: HostTensor, how: Join, 
     if shared is None or wraps or index.num_elements == 0 or values.shape[1:] != index.shape[1:]:
         return False
     base = plan.value(op.needed("self"), out.dtype)
-    source = _row_major(plan, replace(plan.value(values, out.dtype, contiguous=False), shape=index.shape))
     rows, inner = out.shape[0], prod(out.shape[1:])
-    buckets = bucket(plan, _row_major(plan, shared), rows, wrap=False)
-    _reduce_rows(plan, out, base, source, buckets, sizes=(1, rows, inner), count=index.shape[0], strides=(inner, 1),
-                 how=how, with_base=with_base)
+    held = replace(plan.value(values, out.dtype, contiguous=False), shape=index.shape)
+    source = as_rows(plan, held, inner, takes_parts=with_base and sums_rows(how, out.dtype))
+    buckets = bucket(plan, row_major(plan, shared), rows, wrap=False)
+    join_rows(plan, out, base, source, buckets, sizes=(1, rows, inner), count=index.shape[0], how=how,
+              with_base=with_base)
     return True
 
 
@@ -253,43 +242,13 @@ def _wrapped(plan: HostPlanner, held: HostTensor, dtype: DType) -> HostTensor:
 def _emit_index_select(op: Op, plan: HostPlanner) -> None:
     table, index = plan.value(op.needed("self")), plan.value(op.needed("index"))
     outer, rows, inner = outer_of(table.shape, dim_of(op, len(table.shape)))
-    take_rows(plan, plan.output(op.outputs[0]), table, index, outer=outer, rows=rows,
+    take_rows(plan, plan.placed_output(op.outputs[0]), table, index, outer=outer, rows=rows,
               row_bytes=inner * table.dtype.host_bytes, wrap=False)
 
 
-def _reduce_rows(
-    plan: HostPlanner, out: HostTensor, base: HostTensor, source: HostTensor, buckets: tuple[HostTensor, HostTensor], *,
-    sizes: tuple[int, int, int], count: int, strides: tuple[int, int], how: Join, with_base: bool = True,
-    alpha: float = 1.0,
-) -> None:
-    """Join the rows of a source into those of a base; ``sizes`` are the outer, the rows and the inner."""
-    outer, rows, inner = sizes
-    if how == Join.PUT:
-        plan.step(row_kernels.PUT_ROWS, [out], [base, source, *buckets],
-                  ints=PutRowsInts(
-                      rows=rows, source_rows=count, inner=inner, element_bytes=base.dtype.host_bytes,
-                      source_row=strides[0], source_column=strides[1],
-                  ),
-                  items=outer * rows,
-                  grain=row_grain(inner))
-    elif how == Join.ADD and with_base and base.dtype is DType.FLOAT:
-        # Without a base this kernel gives zero to rows that no index names.
-        plan.step(row_kernels.SUM_ROWS, [out], [base, source, *buckets],
-                  ints=SumRowsInts(
-                      rows=rows, source_rows=count, inner=inner, has_base=True, source_row=strides[0],
-                      source_column=strides[1],
-                  ),
-                  scalars=SumRowsScalars(float(alpha)), items=outer * rows,
-                  grain=row_grain(inner))
-    else:
-        plan.step(kernels.REDUCE_INDEXED, [out], [base, source, *buckets],
-                  ints=ReduceIndexedInts(
-                      rows=rows, source_rows=count, inner=inner, with_base=with_base, source_row=strides[0],
-                      source_column=strides[1], how=how, element_bytes=base.dtype.host_bytes,
-                      is_float=base.dtype is DType.FLOAT,
-                  ),
-                  items=outer * rows,
-                  grain=row_grain(inner))
+def _places_selected(op: Op, held: HostTensor) -> bool:
+    shape = op.needed("self").shape
+    return takes_apart(op, held, outer_of(shape, dim_of(op, len(shape)))[2])
 
 
 def _emit_along(op: Op, plan: HostPlanner) -> None:
@@ -306,24 +265,29 @@ def _emit_along(op: Op, plan: HostPlanner) -> None:
     sizes = outer_of(base.shape, dim_of(op, len(base.shape)))
     inner = sizes[2]
     values = op.operand("source") or op.operand("value")
-    strides = (inner, 1) if op.operand("source") is not None else (0, 0)
+    is_sum = sums_rows(how, dtype)
     if values is None:
-        source = plan.constant((op.number("value"),), dtype)
+        source = SourceRows(plan.constant((op.number("value"),), dtype), 0, 0)
+    elif op.operand("source") is None:
+        source = SourceRows(plan.value(values, dtype), 0, 0)
     else:
-        source = plan.value(values, dtype)
+        held = plan.value(values, dtype, contiguous=False)
+        source = as_rows(plan, held, inner, takes_parts=is_sum and sizes[0] == 1 and with_base)
     if alpha != 1.0 and not dtype.is_floating:
-        source, alpha = _scaled(plan, source, int(alpha)), 1.0
+        source, alpha = replace(source, held=_scaled(plan, source.held, int(alpha))), 1.0
     out = plan.output(op.outputs[0], dtype)
     wraps = name == "index_fill"
-    is_sum = how == Join.ADD and dtype is DType.FLOAT  # of several rows: the kernel of sums has some side by side
+    # Of several rows the kernel of sums has some side by side.
     if (inner == 1 and how != Join.MEAN and with_base and alpha == 1.0 and index.num_elements and base.num_elements
             and (sizes[0] == 1 or not is_sum)):
-        source_rows = index.num_elements if strides[0] else 0
-        _join_elements(plan, out, base, index, source, source_rows=source_rows, how=how, wraps=wraps, outer=sizes[0])
+        source_rows = index.num_elements if source.row else 0
+        _join_elements(
+            plan, out, base, index, source.held, source_rows=source_rows, how=how, wraps=wraps, outer=sizes[0],
+        )
         return
     buckets = bucket(plan, index, sizes[1], wrap=wraps)
-    _reduce_rows(plan, out, base, source, buckets, sizes=sizes, count=index.num_elements, strides=strides, how=how,
-                 with_base=with_base, alpha=alpha)
+    join_rows(plan, out, base, source, buckets, sizes=sizes, count=index.num_elements, how=how,
+              with_base=with_base, alpha=alpha)
 
 
 def _scaled(plan: HostPlanner, source: HostTensor, factor: int) -> HostTensor:
@@ -389,17 +353,20 @@ def _row_numbers(op: Op, plan: HostPlanner, extents: Sequence[int]) -> HostTenso
 
 
 def _emit_index(op: Op, plan: HostPlanner) -> None:
-    dims, out = _marks(op), plan.output(op.outputs[0])
-    if out.num_elements == 0:
+    dims, result = _marks(op), op.outputs[0]
+    if result.num_elements == 0:
+        plan.output(result)
         return
     held = plan.value(op.needed("self"), contiguous=False)
     lead, last = dims[0], dims[-1] + 1
     extents = [held.shape[dim] for dim in dims]
     if _is_adjacent(dims) and held.is_contiguous:
         row_bytes = prod(held.shape[last:]) * held.dtype.host_bytes
-        take_rows(plan, out, held, _row_numbers(op, plan, extents), outer=prod(held.shape[:lead]), rows=prod(extents),
+        index = _row_numbers(op, plan, extents)
+        take_rows(plan, plan.placed_output(result), held, index, outer=prod(held.shape[:lead]), rows=prod(extents),
                   row_bytes=row_bytes, wrap=True)
         return
+    out = plan.output(result)
     offsets = _flat_index(op, plan, extents, [held.strides[dim] for dim in dims])
     outside = range(lead) if _is_adjacent(dims) else range(0)
     inside = [dim for dim in range(len(held.shape)) if dim not in dims and dim not in outside]
@@ -411,6 +378,11 @@ def _emit_index(op: Op, plan: HostPlanner) -> None:
     )
     plan.step(kernels.TAKE_STRIDED, [out], [held, offsets], ints=ints, items=prod(outer) * offsets.num_elements,
               grain=max(1, BLOCK_SHARE // max(1, prod(inner))))
+
+
+def _places_indexed(op: Op, held: HostTensor) -> bool:
+    dims = _marks(op)
+    return _is_adjacent(dims) and takes_apart(op, held, prod(op.needed("self").shape[dims[-1] + 1 :]))
 
 
 def _layout(held: HostTensor, dims: Sequence[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
@@ -429,20 +401,19 @@ def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     how = Join.ADD if op.flag("accumulate") else Join.PUT
     dtype = _joining_type(tensor.dtype, how)
     order = [*dims, *(dim for dim in range(len(tensor.shape)) if dim not in dims)]
-    base = _row_major(plan, _permuted(plan.value(tensor, dtype, contiguous=False), order))
+    base = row_major(plan, _permuted(plan.value(tensor, dtype, contiguous=False), order))
     extents, row = base.shape[: len(dims)], base.shape[len(dims) :]
-    source, strides = _put_values(op, plan, dtype, dims, row)
+    source = _put_values(op, plan, dtype, dims, row, takes_parts=sums_rows(how, dtype))
     rows, inner = prod(extents), prod(row)
     index = _row_numbers(op, plan, extents)
     is_plain = order == list(range(len(order)))
     out = plan.output(op.outputs[0], dtype) if is_plain else plan.scratch(base.shape, dtype)
-    if base.num_elements and inner == 1 and index.num_elements and (strides[0] or source.num_elements == 1):
-        _join_elements(plan, out, base, index, source, source_rows=index.num_elements if strides[0] else 0, how=how,
-                       wraps=True)
+    if base.num_elements and inner == 1 and index.num_elements and (source.row or source.held.num_elements == 1):
+        _join_elements(plan, out, base, index, source.held, source_rows=index.num_elements if source.row else 0,
+                       how=how, wraps=True)
     elif base.num_elements:
         buckets = bucket(plan, index, rows, wrap=True)
-        _reduce_rows(plan, out, base, source, buckets, sizes=(1, rows, inner), count=index.num_elements,
-                     strides=strides, how=how)
+        join_rows(plan, out, base, source, buckets, sizes=(1, rows, inner), count=index.num_elements, how=how)
     if is_plain:
         return
     shown = _permuted(out, [order.index(dim) for dim in range(len(order))])
@@ -457,21 +428,21 @@ def _permuted(held: HostTensor, order: Sequence[int]) -> HostTensor:
 
 
 def _put_values(
-    op: Op, plan: HostPlanner, dtype: DType, dims: Sequence[int], row: tuple[int, ...],
-) -> tuple[HostTensor, tuple[int, int]]:
-    """Return the values of index_put, and their strides along the indices and along a row."""
+    op: Op, plan: HostPlanner, dtype: DType, dims: Sequence[int], row: tuple[int, ...], *, takes_parts: bool,
+) -> SourceRows:
+    """Return the values of index_put as rows."""
     tensor, shape = op.needed("values"), _index_shape(op)
     if tensor.num_elements == 1:
-        return plan.value(tensor, dtype), (0, 0)
+        return SourceRows(plan.value(tensor, dtype), 0, 0)
     inner = prod(row)
     leading = dims[0] if _is_adjacent(dims) else 0
     if leading == 0 and tensor.shape == row:
-        return plan.value(tensor, dtype), (0, 1)
+        return SourceRows(plan.value(tensor, dtype), 0, 1)
     held = plan.value(tensor, dtype, contiguous=False)
     lead_sizes = row[:leading]
     whole = broadcast(held, (*lead_sizes, *shape, *row[leading:]))
     order = [*range(leading, leading + len(shape)), *range(leading), *range(leading + len(shape), len(whole.shape))]
-    return _row_major(plan, _permuted(whole, order)), (inner, 1)
+    return as_rows(plan, _permuted(whole, order), inner, takes_parts=takes_parts)
 
 
 # --------------------------------------------------------------------------- positions in the flattened tensor
@@ -559,7 +530,8 @@ register(
     OpSpec("aten.gather.default", "gather", lower_take(indexed.gather), _emit_gather, moves=True,
            supports=_has_lines),
     OpSpec("aten.index_select.default", "index_select", lower_take(indexed.index_select),
-           _emit_index_select, moves=True, supports=_has_index, constraints=(ONE_ROW_OF_INDICES,)),
+           _emit_index_select, moves=True, supports=_has_index, constraints=(ONE_ROW_OF_INDICES,),
+           places=_places_selected),
     OpSpec("aten.take.default", "take", lower_take(indexed.take), _emit_take, moves=True,
            supports=_has_index),
     OpSpec("aten.put.default", "put", lower_update(indexed.put), _emit_put, supports=_has_index,
@@ -567,7 +539,7 @@ register(
 )
 for _name in ("index.Tensor", "_unsafe_index.Tensor"):
     register(OpSpec(f"aten.{_name}", "index", lower_take(indexed.index_tensors), _emit_index, moves=True,
-                    supports=_has_index_tensors))
+                    supports=_has_index_tensors, places=_places_indexed))
 _VALUES_OF_ONE_TYPE = of_one_type(lambda op: (op.needed("self"), op.needed("values")))
 for _name in ("index_put.default", "_unsafe_index_put.default"):
     register(OpSpec(f"aten.{_name}", "index_put", _LOWER_INDEX_PUT, _emit_index_put, supports=_has_index_tensors,

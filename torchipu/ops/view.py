@@ -431,12 +431,13 @@ def lower_linspace(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def _records(
     targets: str, emit: Callable[[Op, HostPlanner], None], lower: Lowering, *, is_view: bool = False,
-    constraints: tuple[Constraint, ...] = (), pieces: Pieces | None = None,
+    constraints: tuple[Constraint, ...] = (), pieces: Pieces | None = None, shape_only: tuple[str, ...] = (),
 ) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
         register(OpSpec(f"aten.{name}.{overload or 'default'}", name, lower, emit, is_view=is_view,
-                        moves=is_view or lower in (MOVE, FLIP), constraints=constraints, pieces=pieces))
+                        moves=is_view or lower in (MOVE, FLIP), constraints=constraints, pieces=pieces,
+                        shape_only=shape_only))
 
 
 def _run_of_clone(op: Op) -> int | None:
@@ -474,14 +475,15 @@ _records("select_backward", select_backward, MOVE)
 _records("repeat", repeat, MOVE)
 _records("flip", flip, FLIP)
 _records("roll", roll, MOVE)
-_records("full full_like new_full", full("fill_value"), fill_vertices(filled("fill_value")))
+_records("full full_like new_full", full("fill_value"), fill_vertices(filled("fill_value")),
+         shape_only=("self",))
 _records("scalar_tensor", full("s"), fill_vertices(filled("s")))
-_records("fill.Scalar fill.Tensor", full("value"), fill_vertices(filled("value")))
-_records("ones ones_like new_ones", full(None, 1), fill_vertices(filled(None, 1)))
+_records("fill.Scalar fill.Tensor", full("value"), fill_vertices(filled("value")), shape_only=("self",))
+_records("ones ones_like new_ones", full(None, 1), fill_vertices(filled(None, 1)), shape_only=("self",))
 _records(
     "zeros zeros_like new_zeros zero empty.memory_format empty_permuted empty_like new_empty new_empty_strided "
     "empty_strided _efficientzerotensor",
-    full(None, 0), fill_vertices(filled(None, 0)),
+    full(None, 0), fill_vertices(filled(None, 0)), shape_only=("self",),
 )
 _records("arange arange.start arange.start_step", arange, fill_vertices(numbered))
 _records("linspace", linspace, lower_linspace)

@@ -91,6 +91,11 @@ def always_as_it_lies(_: Sequence[Op]) -> bool:
     return True
 
 
+def nothing(ops: Sequence[Op]) -> Sequence[Tensor]:
+    """Return no value."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class BlockedForm:
     """How ops are computed in the blocked layout.
@@ -105,6 +110,7 @@ class BlockedForm:
         result: The value that then lies in the blocked layout, or would if it were an image; None for none.
         makes_others: Whether the form makes the other results of the first op as well, row-major.
         is_exact: Whether values are those of the row-major form, to the last bit.
+        either: The values that ops read in the blocked layout as well as row-major.
         reads_rows: Whether the plain form of ops takes values with their channels last as they lie; one that does not
             has them turned first.
     """
@@ -118,6 +124,7 @@ class BlockedForm:
     makes_others: bool = False
     is_exact: bool = False
     reads_rows: Callable[[Sequence[Op]], bool] = always_as_it_lies
+    either: Callable[[Sequence[Op]], Sequence[Tensor]] = nothing
 
 
 BLOCKED_FORMS: dict[str, BlockedForm] = {}

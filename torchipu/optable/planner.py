@@ -101,6 +101,13 @@ class HostPlanner(Protocol):
         """
         ...
 
+    def placed_output(self, tensor: Tensor) -> HostTensor:
+        """Return storage for a result of an op whose record has ``places``: by any strides where it is part of a whole.
+
+        Such a place is one that ``places`` has taken; everywhere else storage is row-major.
+        """
+        ...
+
     def value_as_held(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         """Return where a value lies: row-major, or in another order of its dimensions, which some programs keep.
 
@@ -170,7 +177,7 @@ class HostPlanner(Protocol):
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
-        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
+        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1, op: Op | None = None,
     ) -> None:
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
@@ -196,6 +203,7 @@ class HostPlanner(Protocol):
             samples: How the items share out samples, each of which is computed by itself, whatever the grain; None
                 where they do not.
             rounds: In how many equal parts items are made, one after another: later ones read what earlier ones made.
+            op: Whose step it is, and of whose operands it may refuse a value, if not of the op that is emitted.
         """
         ...
 

@@ -69,6 +69,7 @@ class OpSpec:
         supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
         pieces: Of ops that copy pieces side by side: each, and where it lies in memory of the result; see
             ``host.concatenation``.
+        places: Of ops whose emitter asks for a `placed_output`: whether it stores the first result at such a place.
         without_states: Of ops that change states that they do not need for their first results: the op that gives
             these alone, so that it may be recomputed.
     """
@@ -92,6 +93,7 @@ class OpSpec:
     summand_tiles: SummandTiles | None = None
     supports: Callable[[Op], bool] = field(default=lambda op: True)
     pieces: Pieces | None = None
+    places: Callable[[Op, HostTensor], bool] | None = None
     without_states: Callable[[Op], Op] | None = None
 
 

@@ -36,6 +36,9 @@ class TakeRowsInts(NamedTuple):
         rows: Of the table.
         taken: Rows that are taken for each outer place.
         row_bytes: Bytes of a row.
+        step_bytes: From a row of the result to the next.
+        parts: Of a row, which lie apart in the result.
+        part_step_bytes: From one of them to the next.
         index_bytes: Size of an index.
         wraps: Whether negative indices count from the end.
         period: Length of the index: `taken`, or as much for each outer place.
@@ -44,6 +47,9 @@ class TakeRowsInts(NamedTuple):
     rows: int
     taken: int
     row_bytes: int
+    step_bytes: int
+    parts: int
+    part_step_bytes: int
     index_bytes: int
     wraps: bool
     period: int
@@ -89,6 +95,8 @@ class SumRowsInts(NamedTuple):
         has_base: Whether sums are added to a base, and not to zero.
         source_row: Stride of the source from row to row; 0 for one row for all.
         source_column: Stride within a row; 0 for one number.
+        parts: Of a row of the source, each of which is one stretch.
+        source_part: Stride from one of them to the next.
     """
 
     rows: int
@@ -97,6 +105,8 @@ class SumRowsInts(NamedTuple):
     has_base: bool
     source_row: int
     source_column: int
+    parts: int = 1
+    source_part: int = 0
 
 
 class SumRowsScalars(NamedTuple):
@@ -116,6 +126,46 @@ SUM_ROWS = Kernel(
         "source": "[outer][source_rows][inner]", "offsets": "of the bucketed index", "order": "likewise",
     },
     SumRowsInts, SumRowsScalars, items="outer * rows",
+)
+
+
+class SumTakenRowsInts(NamedTuple):
+    """Integers of ``sum_taken_rows``.
+
+    Attributes:
+        rows: Of the result.
+        inner: Elements of a row.
+        has_base: Whether sums are added to a base, and not to zero.
+        table_rows: Of the table.
+        index_bytes: Size of an index; 0 where the rows of the table are the sources, in their order.
+        wraps: Whether negative indices count from the end.
+        has_factor: Whether rows are multiplied by factors.
+        factor_row: Stride of the factors from source to source.
+        parts: Of a row, each of which has a factor.
+        factor_part: Stride of the factors from part to part.
+    """
+
+    rows: int
+    inner: int
+    has_base: bool
+    table_rows: int
+    index_bytes: int
+    wraps: bool
+    has_factor: bool
+    factor_row: int
+    parts: int
+    factor_part: int
+
+
+SUM_TAKEN_ROWS = Kernel(
+    "sum_taken_rows",
+    {
+        "out": "base + alpha * sum of factor * the row of the table of each of the row's sources, [rows][inner]",
+        "base": "likewise, or anything", "table": "[table_rows][inner]", "offsets": "of the bucketed sources",
+        "order": "likewise", "index": "of the row of each source, or anything",
+        "factor": "[sources][parts], or anything",
+    },
+    SumTakenRowsInts, SumRowsScalars, items="rows",
 )
 
 

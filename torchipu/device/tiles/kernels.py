@@ -277,6 +277,10 @@ class _VertexPlanner:
         """Return row-major storage for a result."""
         return self.output(tensor)
 
+    def placed_output(self, tensor: Tensor) -> HostTensor:
+        """Return row-major storage for a result: on a tile nothing is part of a whole."""
+        return self.output(tensor)
+
     def output_as_held(
         self, tensor: Tensor, held: HostTensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
     ) -> HostTensor:
@@ -346,7 +350,7 @@ class _VertexPlanner:
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
-        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1,
+        overwrites: Sequence[frozenset[int]] = (), rounds: int = 1, op: Op | None = None,
     ) -> None:
         """Append a kernel call."""
         if items <= 0:

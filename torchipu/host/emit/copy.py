@@ -20,6 +20,7 @@ from torchipu.ir.types import DType
 from torchipu.optable.emission import emit_cast
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse, is_transposed, transposed_order
 from torchipu.optable.planner import HostPlanner
+from torchipu.optable.samples import Samples
 
 COPY_SHARE = 16384  # elements of one thread's share
 PACKINGS = {
@@ -60,7 +61,8 @@ def emit_copy(
     layout = tuple(each[dim] for each in (shape, dst_strides, src_strides) for dim in dims)
     ints = CopyInts(len(shape), dst.dtype.host_bytes, layout)
     if order is None:
-        plan.step(COPY, [dst], [src], ints=ints, items=dst.num_elements, grain=COPY_SHARE)
+        plan.step(COPY, [dst], [src], ints=ints, items=dst.num_elements, grain=COPY_SHARE,
+                  samples=Samples.of(dst.num_elements, dst, src))
         return
     rows, columns = shape[order[-2]], shape[order[-1]]
     panel = max(PANEL_BYTES // dst.dtype.host_bytes, LEAST_PANEL)

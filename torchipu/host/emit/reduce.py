@@ -25,6 +25,7 @@ from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor, collapse, contiguous_strides
 from torchipu.optable.planner import HostPlanner
+from torchipu.optable.samples import Samples
 
 SHARE = 16384  # elements of one thread's share
 MIN_CHUNK = 16384  # a long reduction is cut into chunks of at least this many elements ...
@@ -127,6 +128,7 @@ def emit_reduction(
         grain=max(1, SHARE // max(1, chunk * (min(columns, REDUCE_PANEL) if columns else 1))),
         writes=[Blocks.of((results // columns, columns), (1, REDUCE_PANEL)) if columns else Blocks.of((results,), (1,))]
         if last else [],
+        samples=Samples.of(results, target, held) if last and not columns else None,
     )
     if last:
         return

@@ -89,7 +89,15 @@ def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
 
 def _sources(ops: Sequence[Op]) -> Sequence[Tensor]:
     addend = addend_of(_parted(ops)[1])
-    return (ops[0].needed("input"), *([] if addend is None else [addend]))
+    read = [] if _either(ops) else [ops[0].needed("input")]
+    return (*read, *([] if addend is None else [addend]))
+
+
+def _either(ops: Sequence[Op]) -> Sequence[Tensor]:
+    """Return the input, where the kernel reads it row-major as well."""
+    inner, _ = _parted(ops)
+    reads_plain = not inner and not problem_of(ops[0]).is_transposed and _reads_plain(_shape(ops[0]))
+    return [ops[0].needed("input")] if reads_plain else []
 
 
 def _reads_plain(s: Shape) -> bool:
@@ -248,4 +256,6 @@ def _reads_rows(ops: Sequence[Op]) -> bool:
     return len(without_views(ops)) == 1 and is_bfloat_product(ops[0]) and has_bfloat_products()
 
 
-register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=_reads_rows))
+register_blocked(
+    CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=_reads_rows, either=_either),
+)
