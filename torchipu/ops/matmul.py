@@ -97,7 +97,8 @@ def _emit_accumulated(ops: Sequence[Op], plan: HostPlanner) -> None:
     product, accumulate = ops
     out = plan.update_in_place(accumulate.inputs[0], accumulate.outputs[0])
     if multiplies_bfloats(product, plan):
-        emit_bfloat_product(plan, out, *(factor(plan, tensor) for tensor in _operands(product)), adds=True)
+        first, second = (factor(plan, tensor) for tensor in _operands(product))
+        emit_bfloat_product(plan, out, first, second, adds=True)
         return
     left, right = (matrix(plan, tensor) for tensor in _operands(product))
     emit_product(plan, out, left, right, adds=True)

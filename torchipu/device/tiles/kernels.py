@@ -281,6 +281,10 @@ class _VertexPlanner:
         """Return row-major storage for a result: on a tile nothing is part of a whole."""
         return self.output(tensor)
 
+    def product_output(self, tensor: Tensor, like: HostTensor | None = None) -> HostTensor:
+        """Return row-major storage for a product: vertices multiply floats."""
+        return self.output(tensor)
+
     def output_as_held(
         self, tensor: Tensor, held: HostTensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
     ) -> HostTensor:
