@@ -144,14 +144,15 @@ def snake(name: str) -> str:
 def source_of(name: str, family: ModuleType, records: list[Any], has_header: bool) -> str:
     """Return the C file of a family: its body for each instruction set, and the array of its kernels.
 
-    A family that says ``FOR_AVX2_ALONE`` is compiled for that one, which every machine with AVX-512 has too.
+    A family that says ``FOR_AVX2_ALONE`` is compiled for that one, which every machine with AVX-512 has too; one that
+    says ``FOR_BFLOATS_ALONE`` for processors that multiply bfloat16, and has no functions elsewhere.
     """
     first = [f'#include "{name}.h"'] if has_header else []
-    narrow = getattr(family, "FOR_AVX2_ALONE", False)
-    record = "TI_RECORD_AVX2" if narrow else "TI_RECORD"
+    alone = next((each for each in ("AVX2", "BFLOATS") if getattr(family, f"FOR_{each}_ALONE", False)), "")
+    record = f"TI_RECORD_{alone}" if alone else "TI_RECORD"
     return "\n".join([
         f"/* Made of table/{name}.py. */", '#include "isa.h"', *first, f'#include "table/{name}.h"',
-        f'#define TI_BODY "{name}_body.h"', *(["#define TI_AVX2_ALONE"] if narrow else []), '#include "isa_build.h"',
+        f'#define TI_BODY "{name}_body.h"', *([f"#define TI_{alone}_ALONE"] if alone else []), '#include "isa_build.h"',
         f"const ti_record ti_table_{name}[] = {{",
         *(
             f'  {record}({each.name}, "{each.layout[0]}", "{each.layout[1]}")'

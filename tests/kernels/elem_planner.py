@@ -22,6 +22,7 @@ from torchipu.optable.spec import lookup
 DTYPES = {
     torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
     torch.int16: DType.SHORT, torch.int8: DType.CHAR, torch.uint8: DType.UNSIGNED_CHAR, torch.bool: DType.BOOL,
+    torch.bfloat16: DType.BFLOAT,
 }
 GUARD_BYTES = 128
 TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
@@ -34,6 +35,7 @@ class MiniPlanner:
         self.threads = threads
         self.is_hoisting = is_hoisting
         self.runs = 1
+        self.multiplies_bfloats = False
         self.buffers: list[torch.Tensor] = []
         self.values: dict[Tensor, HostTensor] = {}
         self.members: frozenset[Op] = frozenset()

@@ -15,6 +15,7 @@ IN_ITEMS: int
 IN_TURN: int
 MAX_LANES: int
 CHECKED: bool
+HAS_BFLOATS: bool
 
 def without_memory(what: str) -> ExecutionError: ...
 

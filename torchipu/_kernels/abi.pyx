@@ -25,6 +25,7 @@ cdef extern from "table/all.h" nogil:
     const ti_record *const TI_TABLES[]
     ti_kernel ti_pick(const ti_record *entry)
     int ti_lacks_avx512()
+    int ti_has_bfloats()
 
 cdef extern from "philox.h" nogil:
     void ti_philox(const uint32_t *counter, const uint32_t *key, uint32_t *out)

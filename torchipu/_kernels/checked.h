@@ -52,6 +52,11 @@ static inline __m512i ti_load_epi64_512(__mmask8 mask, const void *p) {
   ti_copy_lanes(lanes, p, mask, 8);
   return _mm512_loadu_si512(lanes);
 }
+static inline __m512i ti_load_epi16_512(__mmask32 mask, const void *p) {
+  int16_t lanes[32];
+  for (int i = 0; i < 32; i++) lanes[i] = mask >> i & 1 ? ((const int16_t *)p)[i] : 0;
+  return _mm512_loadu_si512(lanes);
+}
 static inline void ti_store_epi64_512(void *p, __mmask8 mask, __m512i v) {
   int64_t lanes[8];
   _mm512_storeu_si512(lanes, v);
@@ -85,6 +90,7 @@ static inline __m256 ti_gather_i64_512(__m512i at, const float *p) {
 #define _mm512_maskz_loadu_ps(mask, p) ti_load_512(_mm512_setzero_ps(), mask, p)
 #define _mm512_mask_storeu_ps(p, mask, v) ti_store_512(p, mask, v)
 #define _mm512_maskz_loadu_epi64(mask, p) ti_load_epi64_512(mask, p)
+#define _mm512_maskz_loadu_epi16(mask, p) ti_load_epi16_512(mask, p)
 #define _mm512_mask_storeu_epi64(p, mask, v) ti_store_epi64_512(p, mask, v)
 #define _mm512_i64gather_ps(at, p, scale) ti_gather_i64_512(at, p)
 #define _mm512_mask_i32gather_ps(others, mask, at, p, scale) ti_gather_512(others, mask, at, p)

@@ -97,6 +97,9 @@ def tell_of_left_out_kernels(*, lacks):
             "          python setup.py build_ext --inplace --force  (in the checkout)", stacklevel=2)
 
 
+HAS_BFLOATS = bool(ti_has_bfloats())
+
+
 check_table(all_kernels())
 tell_of_left_out_kernels(lacks=bool(ti_lacks_avx512()))
 
@@ -110,6 +113,8 @@ cdef ti_kernel function_of(kernel) except NULL:
     found = FUNCTIONS.get(kernel.name)
     if found is None:
         raise ValueError(f"there is no kernel {kernel.name!r}")
+    if (<Function>found).function is NULL:
+        raise ValueError(f"the kernel {kernel.name!r} needs instructions that this build or this machine does not have")
     return (<Function>found).function
 
 

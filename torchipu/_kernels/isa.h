@@ -56,6 +56,8 @@ static const int32_t TI_FIRST[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0,
 typedef struct { const char *name, *ints, *scalars; ti_kernel portable; } ti_record;
 #define TI_RECORD(name, ints, scalars) {#name, ints, scalars, name##_portable},
 #define TI_RECORD_AVX2 TI_RECORD
+#define TI_RECORD_BFLOATS(name, ints, scalars) {#name, ints, scalars, NULL},
+static inline int ti_has_bfloats(void) { return 0; }
 static inline ti_kernel ti_pick(const ti_record *entry) { return entry->portable; }
 static inline int ti_lacks_avx512(void) { return 0; }
 #else
@@ -72,6 +74,15 @@ static inline int ti_has_avx512(void) {
 typedef struct { const char *name, *ints, *scalars; ti_kernel avx2, avx512; } ti_record;
 /* Of a family whose kernels are compiled for AVX2 alone. */
 #define TI_RECORD_AVX2(name, ints, scalars) {#name, ints, scalars, name##_avx2, NULL},
+/* Of a family whose kernels multiply bfloat16: they are run where ti_has_bfloats says so, and are not there elsewhere. */
+#if !defined TI_WITHOUT_AVX512 && (defined __clang__ || __GNUC__ >= 10)
+#define TI_WITH_BFLOATS
+#define TI_RECORD_BFLOATS(name, ints, scalars) {#name, ints, scalars, NULL, name##_bfloats},
+static inline int ti_has_bfloats(void) { return ti_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#else
+#define TI_RECORD_BFLOATS(name, ints, scalars) {#name, ints, scalars, NULL, NULL},
+static inline int ti_has_bfloats(void) { return 0; }
+#endif
 /* A build may leave one of the two out, to be made in less time: AVX-512 where it is made on a machine without, and the
  * checked flavour either. */
 #if defined TI_WITHOUT_AVX512

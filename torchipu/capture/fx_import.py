@@ -41,7 +41,7 @@ from torchipu.optable import spec as op_table
 from torchipu.optable.assertion import TARGETS as ASSERTIONS
 from torchipu.optable.collective import PATTERNS, WAIT
 from torchipu.optable.generic import EFFECT_TOKEN
-from torchipu.optable.marks import CHECKPOINT_REGION
+from torchipu.optable.marks import BFLOATS, CHECKPOINT_REGION
 
 aten = torch.ops.aten
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # and its gradient
@@ -312,6 +312,8 @@ class _Importer:
         available = available_memory_of(node)
         if available is not None:
             attrs["available_memory"] = available
+        if target in MATRIX_OPS and _are_bfloats(node):
+            attrs[BFLOATS] = True
         if target in CONVOLUTIONS:
             attrs.update(side_by_side_of(node))
         op = Op(
@@ -512,6 +514,12 @@ def _with_kind(op: Op, kind: str) -> Op:
 
 
 # ---------------------------------------------------------------------- values
+def _are_bfloats(node: Node) -> bool:
+    """Whether all tensors that a call takes are bfloat16, for which the graph has floats."""
+    values = [operand.meta.get("val") for operand in node.all_input_nodes]
+    return all(value.dtype is torch.bfloat16 for value in values if isinstance(value, torch.Tensor))
+
+
 def _masked(results: object, mask: object) -> object:
     """Leave out results that the call's ``output_mask`` turns off: the fake call gives them, the real one does not."""
     if not isinstance(mask, list) or not isinstance(results, (list, tuple)):

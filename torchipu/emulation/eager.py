@@ -12,10 +12,12 @@ from torchipu.device.machine import Draw
 from torchipu.emulation.drawn import drawn, rounded_to_half
 from torchipu.emulation.drawn import is_known as can_draw
 from torchipu.emulation.own_ops import OWN
+from torchipu.host.emit.vectors import has_bfloat_products
 from torchipu.host.generic import call_aten, overload
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.control import COND, REPEAT, WHILE
+from torchipu.optable.marks import BFLOATS
 from torchipu.optable.random_streams import RANDOM_STREAM, ROUNDING_STREAM, draws, rounding_stream
 
 HALF_UNIT = np.float32(2.0**-11)
@@ -39,7 +41,8 @@ def evaluate(op: Op, inputs: Sequence[np.ndarray], draw: Draw | None = None, /) 
 def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray], draw: Draw | None = None, /) -> list[np.ndarray]:
     """Return the results of an op in float32, rounded to the types that the program gives them, as float32.
 
-    Where partials are half, results are off by as much as rounding each partial once may bring about.
+    Where partials are half, results are off by as much as rounding each partial once may bring about. What the host
+    multiplies as bfloat16 is rounded to that.
 
     Args:
         op: The op.
@@ -47,6 +50,8 @@ def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray], draw: Draw | None = 
         draw: Gives what streams of random bits begin from.
     """
     narrow = [value.astype(np.float32) if value.dtype.kind == "f" else value for value in inputs]
+    if op.attrs.get(BFLOATS) and has_bfloat_products():
+        narrow = [torch.from_numpy(value).bfloat16().float().numpy() for value in narrow]
     results = _computed(op, narrow, torch.float32, draw)
     if op.attrs.get("partials") == "half" or op.target in OF_BYTES:
         sizes = _computed(op, [_size(value) for value in narrow], torch.float32, draw)

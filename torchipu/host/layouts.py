@@ -396,4 +396,4 @@ def _reorder_ns(group: Collection[Run], border: Border) -> float:
 
 def _turns(run: Run) -> bool:
     """Whether the plain form of a run has values with their channels last turned."""
-    return run.form is not None and not run.form.reads_rows
+    return run.form is not None and not run.form.reads_rows(run.ops)

@@ -21,6 +21,7 @@ from torchipu.host.concatenation import Concatenations, varying
 from torchipu.host.edge import Edge, Outputs
 from torchipu.host.emit.blocked_layout import blocked_shape
 from torchipu.host.emit.copy import emit_copy
+from torchipu.host.emit.vectors import has_bfloat_products
 from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
 from torchipu.host.kept_floats import KeptFloats
@@ -50,10 +51,14 @@ from torchipu.optable.collective import WAIT, is_collective
 from torchipu.optable.emission import Stored, draws_bits, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
 from torchipu.optable.host_tensor import HostTensor, Rounding
+from torchipu.optable.marks import BFLOATS
 from torchipu.optable.planner import Joining, Mark
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
 from torchipu.optable.transfer import is_transfer
+
+FACTORS = {"mm": "", "bmm": "", "addmm": "self", "baddbmm": "self"}
+"""Products by their kind, and the operand of each that is no factor."""
 
 
 class Planner:
@@ -71,13 +76,15 @@ class Planner:
         frozen: Inputs that seldom change: steps that depend on them and on states alone come first too, so that a
             caller may leave them out where nothing has changed.
         observation: What of results is looked at as they are made; then every op is computed by itself.
-        is_strict: Whether convolutions are the sums that define them, and no transforms are made.
+        is_strict: Whether convolutions are the sums that define them, and no transforms are made; and products of
+            bfloat16 are products of floats.
         is_alone: Whether no other program computes a part of the same, whose values would have to have the same bits.
         edge: What the caller has and expects.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
         runs: Micro-batches and replicas of an update.
+        multiplies_bfloats: Whether products of what torch has as bfloat16 are products of bfloats, not of floats.
         banked: States of which each replica has its own.
         terms: What decides, beside sizes, which ops are computed with channels in blocks, and how.
         orders: In which values may lie.
@@ -105,6 +112,7 @@ class Planner:
         may_show = edge.shows and self.runs == 1 and not states
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
+        self.multiplies_bfloats = has_bfloat_products() and not is_strict
         self._written = dict(edge.written)
         self._lends = may_show and not self._written
         self._bfloats = edge.bfloats_alone(graph)
@@ -190,6 +198,31 @@ class Planner:
         computed = self.scratch(tensor.shape, dtype)
         self._casts_due.append((tensor, rounded_as or tensor, computed))
         return computed
+
+    def product_output(self, tensor: Tensor, like: HostTensor | None = None) -> HostTensor:
+        """Return storage for a product of bfloats: of bfloats too where nothing reads floats."""
+        order = None if like is None else self.orders.like(like, tensor)
+        dtype = DType.BFLOAT if self.observation is None and self._is_read_as_bfloats(tensor) else tensor.dtype
+        lying = self.scratch(tensor.shape if order is None else [tensor.shape[dim] for dim in order], dtype)
+        stored = lying if order is None else lying.permuted([order.index(dim) for dim in range(len(order))])
+        self.values.by_tensor[tensor] = stored
+        return stored
+
+    def _is_read_as_bfloats(self, tensor: Tensor) -> bool:
+        """Whether a value leaves the graph as bfloats, if it does, and is read by what takes bfloats as they lie."""
+        readers = self.uses.readers.get(tensor, ())
+        if tensor in self.uses.kept and tensor not in self._bfloats:
+            return False
+        return all(self._reads_bfloats(op, tensor) for op in readers)
+
+    def _reads_bfloats(self, op: Op, tensor: Tensor) -> bool:
+        """Whether an op takes an operand as bfloats: a product, a chain, or what only moves it for such ops."""
+        spec = spec_of(op)
+        if op.attrs.get(BFLOATS) and op.kind in FACTORS:
+            return self.multiplies_bfloats and op.operand(FACTORS[op.kind]) is not tensor
+        if spec is not None and spec.moves and len(op.inputs) == 1:
+            return self._is_read_as_bfloats(op.outputs[0])
+        return self._joins(op)
 
     @property
     def _takes_bfloats(self) -> bool:

@@ -17,7 +17,7 @@ from torchipu.device.tilings.channel_sums import ChannelSums
 from torchipu.device.tilings.convolutions import input_product, output_product, weight_product
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.products import Multiplication
-from torchipu.host.emit import conv, conv_product, half_partial_conv, volume
+from torchipu.host.emit import bfloat_conv, conv, conv_product, half_partial_conv, volume
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.conv_weights import weights_as_held
 from torchipu.host.emit.copy import emit_fill
@@ -29,6 +29,7 @@ from torchipu.optable.arguments import at_least
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Product, Vertices
 from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.marks import BFLOATS
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.optable.volume import Volume
@@ -165,7 +166,26 @@ def _emit_weight_gradient(
         conv.emit_weight_gradient(plan, p.planar, dw, dy, x)
 
 
+def is_bfloat_product(op: Op) -> bool:
+    """Whether a convolution is one of bfloats that a processor may compute as a product of matrices of these."""
+    p = problem_of(op)
+    return bool(op.attrs.get(BFLOATS)) and p.is_plain and bfloat_conv.serves(p.planar)
+
+
+def _emit_bfloat_product(op: Op, plan: HostPlanner) -> None:
+    x, bias = plan.value(op.needed("input"), DType.BFLOAT, contiguous=False), op.operand("bias")
+    weight = plan.value(op.needed("weight"), DType.BFLOAT)
+    added = None if bias is None else plan.value(bias, DType.FLOAT)
+    is_level = problem_of(op).dimensions == 2 and x.strides[1] == 1 and x.shape[1] > 1
+    result = op.outputs[0]
+    out = plan.product_output(result, x if is_level and x.is_dense else None)
+    bfloat_conv.emit_forward(plan, problem_of(op).planar, out, x, weight, added)
+
+
 def _emit_convolution(op: Op, plan: HostPlanner) -> None:
+    if plan.multiplies_bfloats and is_bfloat_product(op):
+        _emit_bfloat_product(op, plan)
+        return
     p, out = problem_of(op), plan.output(op.outputs[0], DType.FLOAT)
     partials = partials_of(op, op.outputs[0], plan)
     bias = op.operand("bias")
@@ -192,6 +212,11 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     dx = op.outputs[0] if present_results(op)[0] else None
     if dx is not None and plan.wanted(dx):
         p, dy = problem_of(op), op.needed("grad_output")
+        if plan.multiplies_bfloats and is_bfloat_product(op) and bfloat_conv.serves_gradients(p.planar):
+            pair = plan.value(dy, DType.BFLOAT, contiguous=False), plan.value(op.needed("weight"), DType.BFLOAT)
+            bfloat_conv.emit_input_gradient(plan, p.planar, plan.product_output(dx), *pair)
+            emit_parameter_gradients(op, plan)
+            return
         held, partials = plan.output(dx, DType.FLOAT), partials_of(op, dx, plan)
         if p.is_empty:
             emit_fill(plan, held, 0.0)
@@ -216,6 +241,13 @@ def emit_parameter_gradients(op: Op, plan: HostPlanner, *, has_weight: bool = Tr
     p, results = problem_of(op), iter(op.outputs)
     _, dw, db = (next(results) if given else None for given in present_results(op))
     has_weight = has_weight and dw is not None and plan.wanted(dw)
+    if not has_weight and (db is None or not plan.wanted(db)):
+        return
+    is_of_bfloats = plan.multiplies_bfloats and is_bfloat_product(op) and bfloat_conv.serves_weight(p.planar)
+    if dw is not None and has_weight and is_of_bfloats:
+        held_dy, held_x = (plan.value(tensor, DType.BFLOAT, contiguous=False) for tensor in (dy, x))
+        bfloat_conv.emit_weight_gradient(plan, p.planar, plan.output(dw, DType.FLOAT), held_dy, held_x)
+        has_weight = False
     if not has_weight and (db is None or not plan.wanted(db)):
         return
     dy_value = plan.value(dy, DType.FLOAT)

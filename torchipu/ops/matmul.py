@@ -9,6 +9,7 @@ from torchipu.device.bias import with_bias
 from torchipu.device.integer_products import integer_vertices
 from torchipu.device.product_sets import layer_vertices
 from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
+from torchipu.host.emit.bfloat_matmul import emit_bfloat_product, factor, multiplies_bfloats
 from torchipu.host.emit.half_partials import emit_half_product, partials_of
 from torchipu.host.emit.integer_matmul import emit_integer_product, integer_type
 from torchipu.host.emit.matmul import emit_product, matrix, right_matrix
@@ -72,6 +73,11 @@ def _emit(op: Op, plan: HostPlanner) -> None:
             plan, held, matrix(plan, left), matrix(plan, right), partials, addend=addend, alpha=alpha, beta=beta,
         )
         return
+    if multiplies_bfloats(op, plan):
+        emit_bfloat_product(
+            plan, plan.product_output(op.outputs[0]), factor(plan, left), factor(plan, right), addend, alpha, beta,
+        )
+        return
     left_value = matrix(plan, left)
     right_value = right_matrix(plan, left_value, right)
     emit_product(plan, plan.output(op.outputs[0], DType.FLOAT), left_value, right_value, addend, alpha, beta)
@@ -89,8 +95,13 @@ def _adds_up(ops: Sequence[Op]) -> bool:
 def _emit_accumulated(ops: Sequence[Op], plan: HostPlanner) -> None:
     """Add a product onto an accumulator as it is computed: the gradient of a weight is never written by itself."""
     product, accumulate = ops
+    out = plan.update_in_place(accumulate.inputs[0], accumulate.outputs[0])
+    if multiplies_bfloats(product, plan):
+        first, second = (factor(plan, tensor) for tensor in _operands(product))
+        emit_bfloat_product(plan, out, first, second, adds=True)
+        return
     left, right = (matrix(plan, tensor) for tensor in _operands(product))
-    emit_product(plan, plan.update_in_place(accumulate.inputs[0], accumulate.outputs[0]), left, right, adds=True)
+    emit_product(plan, out, left, right, adds=True)
 
 
 register_fusion(Fusion(("aten.mm.default", ACCUMULATE), _adds_up, _emit_accumulated))

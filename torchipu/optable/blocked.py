@@ -86,6 +86,11 @@ def first_result(ops: Sequence[Op]) -> Tensor | None:
     return ops[-1].outputs[0]
 
 
+def always_as_it_lies(_: Sequence[Op]) -> bool:
+    """Whether the plain form of any ops takes values with their channels last as they lie."""
+    return True
+
+
 def nothing(ops: Sequence[Op]) -> Sequence[Tensor]:
     """Return no value."""
     return ()
@@ -106,8 +111,8 @@ class BlockedForm:
         makes_others: Whether the form makes the other results of the first op as well, row-major.
         is_exact: Whether values are those of the row-major form, to the last bit.
         either: The values that ops read in the blocked layout as well as row-major.
-        reads_rows: Whether the plain form takes values with their channels last as they lie; one that does not has them
-            turned first.
+        reads_rows: Whether the plain form of ops takes values with their channels last as they lie; one that does not
+            has them turned first.
     """
 
     serves: Callable[[Op, Rows], bool]
@@ -118,7 +123,7 @@ class BlockedForm:
     result: Callable[[Sequence[Op]], Tensor | None] = first_result
     makes_others: bool = False
     is_exact: bool = False
-    reads_rows: bool = True
+    reads_rows: Callable[[Sequence[Op]], bool] = always_as_it_lies
     either: Callable[[Sequence[Op]], Sequence[Tensor]] = nothing
 
 

@@ -61,10 +61,12 @@ class HostPlanner(Protocol):
     Attributes:
         is_hoisting: Whether steps that depend on weights alone run less often than the others.
         runs: How often the others run before an update, for micro-batches and replicas together.
+        multiplies_bfloats: Whether products of what torch has as bfloat16 are products of bfloats, not of floats.
     """
 
     is_hoisting: bool
     runs: int
+    multiplies_bfloats: bool
 
     def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
         """Return where a tensor's value lies, after a cast or a copy to row-major order where asked for.
@@ -87,6 +89,15 @@ class HostPlanner(Protocol):
             dtype: In which it is computed.
             rounded_as: The result of another op whose rounding makes a half of this one, where what lies between the
                 two gives halves of halves and may as well come first.
+        """
+        ...
+
+    def product_output(self, tensor: Tensor, like: HostTensor | None = None) -> HostTensor:
+        """Return storage for a product of bfloats: of bfloats too where nothing reads floats.
+
+        Args:
+            tensor: The product.
+            like: An operand, in the order of whose dimensions the product lies where it may lie so; else row-major.
         """
         ...
 

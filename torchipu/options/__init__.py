@@ -300,8 +300,8 @@ class Options:
         "another order", kind=bool,
     )
     strict_numerics: bool = declare(
-        False, "convolutions and their gradients add up products as they are defined, never by Winograd's transforms",
-        kind=bool,
+        False, "convolutions and their gradients add up products as they are defined, never by Winograd's transforms, "
+        "and products of bfloat16 are products of floats", kind=bool,
     )
     host_threads: int | None = declare(
         None, "host threads that run the kernels, without effect on results; None for one a core, under torch.compile "

@@ -177,6 +177,7 @@ class _VertexPlanner:
 
     is_hoisting = False
     runs = 1
+    multiplies_bfloats = False
 
     def __init__(self, code: Graph, rounded: Mapping[int, int]) -> None:
         self.code = code
@@ -278,6 +279,10 @@ class _VertexPlanner:
 
     def placed_output(self, tensor: Tensor) -> HostTensor:
         """Return row-major storage for a result: on a tile nothing is part of a whole."""
+        return self.output(tensor)
+
+    def product_output(self, tensor: Tensor, like: HostTensor | None = None) -> HostTensor:
+        """Return row-major storage for a product: vertices multiply floats."""
         return self.output(tensor)
 
     def output_as_held(

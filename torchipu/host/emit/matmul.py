@@ -33,12 +33,12 @@ from torchipu.host.emit.packing import (
     rows_packing,
     suits_wide_tiles,
 )
+from torchipu.host.emit.products import broadcast_strides, cut, samples_of
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner, Joined, Joining
-from torchipu.optable.samples import Samples
 
 LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_SUMMANDS_FROM_ZERO = 32
@@ -64,8 +64,6 @@ LEAST_SMALL = 16
 """Small matrices of a batch from which on each takes a lane of a vector."""
 SMALL_MACS = 4
 """What it takes to move an element of such a matrix, in multiplications of large ones."""
-TILE_ROWS = 14
-"""Rows of a whole register tile: blocks of as many have none of fewer rows, but the last."""
 ALIKE = 4
 """Blocks of rows against such panels are a multiple of so many, where there are more: few threads get as many each."""
 
@@ -169,7 +167,7 @@ def emit_product(
         LARGE_BLOCK if is_large else READY_BLOCK if packing is Packing.IN_ITEM and is_ready
         else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide else BATCH_BLOCK if is_batch else BLOCK
     )
-    row_block, column_block = _blocks(
+    row_block, column_block = cut(
         batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL,
         alike=ALIKE if block is READY_BLOCK else 1,
     )
@@ -183,7 +181,7 @@ def emit_product(
     if packing is Packing.AHEAD:
         left = packed_rows(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
         left_batch, left_strides = rows * inner, (inner, 1)
-    addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
+    addend_strides = broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
     joining: Joining | None = None
     ints = MatmulInts(
         rows=rows, columns=columns, inner=inner, left_batch=left_batch, left_row=left_strides[0],
@@ -206,18 +204,8 @@ def emit_product(
         scratch_bytes=PACKED_BYTES if packs_in_items or packing is Packing.IN_ITEM or joining is not None else 0,
         reads_outputs=adds, adds_up=adds, joining=joining,
         writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
-        samples=_samples(out, left, right, addend, row_block),
+        samples=samples_of(out, left, right, addend, row_block),
     )
-
-
-def _samples(
-    out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None, row_block: int,
-) -> Samples:
-    """Return what goes through a product by itself: a matrix of a batch, or a block of rows of the only one."""
-    shared = [None] * (addend is not None)
-    if len(out.shape) == 3 and out.shape[0] > 1:
-        return Samples.of(out.shape[0], out, left, right, *shared)
-    return Samples.of(out.shape[-2], out, left, None, *shared, each=row_block)
 
 
 def _join_rows(ints: MatmulInts, right_column: int, runs: int) -> Joined:
@@ -253,7 +241,7 @@ def _join_summands(ints: MatmulInts, runs: int) -> Joined:
 
 def _of_joined_blocks(ints: MatmulInts, rows: int) -> MatmulInts:
     """Return the numbers of a product whose items are those of a joined one."""
-    row_block, column_block = _blocks(1, rows, ints.columns, *JOINED_BLOCK)
+    row_block, column_block = cut(1, rows, ints.columns, *JOINED_BLOCK)
     packing = Packing.IN_ITEM if column_block >= LEAST_PACKED_COLUMNS else Packing.AS_IT_LIES
     return ints._replace(row_block=row_block, column_block=column_block, packing=packing)
 
@@ -302,7 +290,7 @@ def _emit_dots(
     assert left_strides is not None
     assert right_strides is not None
     items = batch * -(-columns // DOT_BLOCK)
-    addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
+    addend_strides = broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
     ints = MatmulDotsInts(
         rows=rows, columns=columns, inner=inner, left_batch=left.strides[0] if len(left.shape) == 3 else 0,
         left_row=left_strides[0], right_batch=right.strides[0] if len(right.shape) == 3 else 0,
@@ -333,7 +321,7 @@ def _emit_small(plan: HostPlanner, out: HostTensor, left: HostTensor, right: Hos
     plan.step(
         MATMUL_SMALL, [out], [left, right], ints=ints, items=batch,
         grain=grain_for(batch, SMALL_MACS * batch * moved, LEAST_CHUNK_MACS),
-        writes=[Blocks.of((batch, rows, columns), (1, rows, columns))], samples=_samples(out, left, right, None, 1),
+        writes=[Blocks.of((batch, rows, columns), (1, rows, columns))], samples=samples_of(out, left, right, None, 1),
     )
 
 
@@ -368,7 +356,7 @@ def _emit_turned(
     strides = rows_apart(right)
     assert strides is not None
     turned, layout = right_operand(plan, _transposed(left), rows, columns, inner)
-    row_block, column_block = _blocks(1, rows, columns, *BLOCK)
+    row_block, column_block = cut(1, rows, columns, *BLOCK)
     items = -(-rows // row_block) * -(-columns // column_block)
     plan.step(
         MATMUL,
@@ -400,34 +388,3 @@ def _storing(inner: int) -> Storing:
 def _sum_block(inner: int) -> int:
     """Summands that a tile adds up at a time: its panel and rows then stay in the first cache or close to it."""
     return SUM_BLOCK if inner > 512 else max(1, inner)
-
-
-def _blocks(
-    batch: int, rows: int, columns: int, most_rows: int, most_columns: int, *, least_columns: int = PANEL,
-    alike: int = 1,
-) -> tuple[int, int]:
-    """Rows and columns of an item: large enough to reuse operands, small enough to share out.
-
-    With ``alike`` above one, blocks of rows are a multiple of so many where there are more, of about ``most_rows``.
-    """
-    row_blocks = -(-rows // most_rows)
-    if row_blocks > alike > 1:
-        row_blocks = max(1, round(rows / (alike * most_rows))) * alike
-    row_block = -(-rows // row_blocks)
-    if alike == 1 < row_blocks:
-        row_block = -(-row_block // TILE_ROWS) * TILE_ROWS
-    column_block = -(-columns // (-(-columns // most_columns) * least_columns)) * least_columns
-    while column_block > least_columns and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
-        column_block = -(-column_block // (2 * least_columns)) * least_columns
-    while row_block > 28 and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
-        row_block = -(-row_block // 2)
-    return row_block, column_block
-
-
-def _broadcast_strides(addend: HostTensor, out: HostTensor) -> tuple[int, int, int]:
-    """Strides (batch, row, column) of the addend over the output; 0 where it is broadcast."""
-    shape = (1,) * (3 - len(addend.shape)) + addend.shape
-    strides = (0,) * (3 - len(addend.strides)) + addend.strides
-    first, second, third = (0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
-    # A single column has no neighbours: any stride serves, and 1 is the fast one.
-    return first, second, third if out.shape[-1] > 1 else 1

@@ -11,14 +11,14 @@ from torchipu._kernels.table.conv_blocked import Activation
 from torchipu.host.emit import conv_blocked, depthwise_blocked, pointwise_depthwise, winograd
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.conv_weights import weights_as_held
-from torchipu.host.emit.vectors import vector_lanes
+from torchipu.host.emit.vectors import has_bfloat_products, vector_lanes
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import activation_of, is_of_floats
 from torchipu.ops.blocked.endings import activation_in, addend_of, factor_of, goes_on, rounded_in
 from torchipu.ops.blocked.norm import NORM, norm_of
 from torchipu.ops.blocked.views import is_view, without_views
-from torchipu.ops.convolution import problem_of
+from torchipu.ops.convolution import is_bfloat_product, problem_of
 from torchipu.ops.fusions.conv_epilogue import ADD, CONVOLUTION, adds_like
 from torchipu.ops.fusions.picked import RELU
 from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, Terms, register_blocked
@@ -39,6 +39,7 @@ PATCH_NS = {8: 0.2, 16: 1.2}
 PATCH_STRIDE = 4
 ACTIVATION_NS = 0.4  # for an element, where it would be a pass of its own
 PACK_NS = 0.8  # of a weight
+BFLOAT_NS = 0.0105  # of one of bfloats, where the plain form is a product of matrices of these
 
 
 def _shape(op: Op) -> Shape:
@@ -123,6 +124,13 @@ def product_gain_ns(s: Shape, weights: int, terms: Terms, *, is_plain: bool = Fa
     return gain
 
 
+def bfloat_gain_ns(s: Shape, terms: Terms) -> float:
+    """Return what a product of these sizes saves in the plain form where that is one of bfloats."""
+    if terms.is_strict or not has_bfloat_products():
+        return 0.0
+    return s.macs * (PLAIN_NS * 8 / vector_lanes() - BFLOAT_NS)
+
+
 def grouped_gain_ns(s: Shape, level_ns: float, strided_ns: float) -> float:
     """Return what blocks save besides of a convolution of several groups, or of one of its gradients.
 
@@ -171,6 +179,8 @@ def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     if depthwise_blocked.serves(s):
         return depthwise_gain_ns(s) + ended
     saved = product_gain_ns(s, s.g * s.oc * s.summands, terms, is_plain=_reads_plain(s))
+    if len(without_views(ops)) == 1 and is_bfloat_product(ops[0]):
+        return saved - bfloat_gain_ns(s, terms)
     return saved + grouped_gain_ns(s, 0.0, GROUPED_STRIDED_NS) + _patch_gain_ns(s) + ended
 
 
@@ -241,6 +251,11 @@ def _emit_both(inner: Sequence[Op], ops: Sequence[Op], plan: BlockedPlanner) -> 
     pointwise_depthwise.emit(plan, _shape(inner[0]), _shape(ops[0]), out, source, weights, endings)
 
 
+def _reads_rows(ops: Sequence[Op]) -> bool:
+    """Whether the plain form is a product of matrices of bfloats, which reads images in any order."""
+    return len(without_views(ops)) == 1 and is_bfloat_product(ops[0]) and has_bfloat_products()
+
+
 register_blocked(
-    CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=False, either=_either),
+    CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, reads_rows=_reads_rows, either=_either),
 )

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torchipu.host.emit import conv_blocked, conv_weight_blocked, depthwise_blocked, winograd, winograd_weight
+from torchipu.host.emit import (
+    bfloat_conv,
+    conv_blocked,
+    conv_weight_blocked,
+    depthwise_blocked,
+    winograd,
+    winograd_weight,
+)
 from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.conv_weights import weights_as_held
@@ -17,6 +24,7 @@ from torchipu.ops.blocked.activations import is_floating, is_of_floats
 from torchipu.ops.blocked.convolution import (
     BLOCKED_NS,
     PLAIN_NS,
+    bfloat_gain_ns,
     depthwise_gain_ns,
     emit_convolution,
     emit_input_gradient,
@@ -28,6 +36,7 @@ from torchipu.ops.blocked.halves import op_rounding
 from torchipu.ops.convolution import (
     Problem,
     emit_parameter_gradients,
+    is_bfloat_product,
     present_results,
     problem_of,
     weight_gradient,
@@ -122,10 +131,15 @@ def _input_gain_ns(problem: Problem, terms: Terms) -> float:
 
 def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     problem, gain = problem_of(ops[0]), 0.0
+    is_of_bfloats = len(ops) == 1 and is_bfloat_product(ops[0])
     if present_results(ops[0])[0]:
         gain += _input_gain_ns(problem, terms)
+        if is_of_bfloats and bfloat_conv.serves_gradients(problem.planar):
+            gain -= bfloat_gain_ns(problem.planar, terms)
     if _weight_in_blocks(ops[0]):
         gain += _weight_gain_ns(problem.planar, is_strict=terms.is_strict)
+        if is_of_bfloats and bfloat_conv.serves_weight(problem.planar):
+            gain -= bfloat_gain_ns(problem.planar, terms)
     return gain
 
 
@@ -176,5 +190,5 @@ def _emit_weight_gradient(plan: BlockedPlanner, s: Shape, dw: HostTensor, dy: Ho
 
 register_blocked(
     BACKWARD,
-    BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, _result, makes_others=True, reads_rows=False),
+    BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, _result, makes_others=True, reads_rows=lambda ops: False),
 )

@@ -12,6 +12,7 @@ from torchipu.host.emit import conv_blocked, layer_norm_blocked
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.half_partials import has_half_partials
+from torchipu.host.emit.vectors import has_bfloat_products
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.blocked import activations
@@ -30,6 +31,7 @@ from torchipu.optable.blocked import (
     saves_nothing,
 )
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.marks import BFLOATS
 
 LAYER_NORM = "aten.native_layer_norm.default"
 PRODUCTS = ("aten.addmm.default", "aten.mm.default")
@@ -95,6 +97,8 @@ def _multiplies(op: Op, rows: Rows) -> bool:
     if any(op.number(name, 1) != 1 for name in ("alpha", "beta")) or left not in rows or right in rows:
         return False
     tensors, result = (*op.inputs, op.outputs[0]), op.outputs[0]
+    if op.attrs.get(BFLOATS) and has_bfloat_products():
+        return False
     is_whole = result.num_elements > 0 and left.num_elements > 0
     bias = len(op.inputs) < 3 or op.inputs[0].shape == result.shape[-1:]
     return is_whole and bias and is_floating(*tensors) and not has_half_partials(op)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import product
 
 from torchipu._kernels.table.conv_blocked import Activation
-from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.fusions import biased_product
@@ -45,16 +44,12 @@ def _added(ops: Sequence[Op]) -> Tensor | None:
 
 def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
     first, last = ops[0], ops[-1]
-    rows, columns = first.outputs[0].shape
     names = ("self", "mat2") if first.target == PLAIN else ("mat1", "mat2")
-    left, right = (matrix(plan, first.needed(name)) for name in names)
     added, bias = _added(ops), None
     if added is not None:
         row = plan.value(added, DType.FLOAT)
-        bias = HostTensor(row.buffer, row.offset, (columns,), (1,), DType.FLOAT)
-    held = plan.output(last.outputs[0], DType.FLOAT)
-    out = HostTensor(held.buffer, held.offset, (rows, columns), (columns, 1), DType.FLOAT)
-    emit_product(plan, out, left, right, bias, activation=ACTIVATIONS[last.target])
+        bias = HostTensor(row.buffer, row.offset, first.outputs[0].shape[-1:], (1,), DType.FLOAT)
+    biased_product.emit_layer(plan, first, names, last.outputs[0], bias, ACTIVATIONS[last.target])
 
 
 _VIEWED = ((), *((view,) for view in biased_product.VIEWS))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchipu._kernels.table.conv_blocked import Activation
+from torchipu.host.emit.bfloat_matmul import emit_bfloat_product, factor, multiplies_bfloats
 from torchipu.host.emit.matmul import emit_product, matrix
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.fusions.conv_epilogue import ADD, addend_of
 from torchipu.optable.fusion import Fusion, register_fusion
@@ -33,12 +35,32 @@ def applies(ops: Sequence[Op]) -> bool:
 
 def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
     product, add = ops[0], ops[-1]
-    rows, columns = product.outputs[0].shape
-    left, right = (matrix(plan, product.needed(name)) for name in ("self", "mat2"))
+    columns = product.outputs[0].shape[-1]
     bias = plan.value(addend_of(ops[-2], add), DType.FLOAT)
-    held = plan.output(add.outputs[0], DType.FLOAT)
-    out = HostTensor(held.buffer, held.offset, (rows, columns), (columns, 1), DType.FLOAT)
-    emit_product(plan, out, left, right, HostTensor(bias.buffer, bias.offset, (columns,), (1,), DType.FLOAT))
+    row = HostTensor(bias.buffer, bias.offset, (columns,), (1,), DType.FLOAT)
+    emit_layer(plan, product, ("self", "mat2"), add.outputs[0], row)
+
+
+def emit_layer(
+    plan: HostPlanner, product: Op, names: tuple[str, str], result: Tensor, bias: HostTensor | None,
+    activation: Activation = Activation.NONE,
+) -> None:
+    """Emit a product, a row that is added to all of its rows, and an activation.
+
+    Args:
+        plan: The planner.
+        product: The op of the product.
+        names: Of its operands.
+        result: What comes of all of it, row-major as the product is, perhaps of another shape.
+        bias: The row, floats.
+        activation: Of the sums.
+    """
+    rows, columns = product.outputs[0].shape
+    is_of_bfloats = multiplies_bfloats(product, plan)
+    left, right = ((factor if is_of_bfloats else matrix)(plan, product.needed(name)) for name in names)
+    held = plan.product_output(result) if is_of_bfloats else plan.output(result, DType.FLOAT)
+    out = HostTensor(held.buffer, held.offset, (rows, columns), (columns, 1), held.dtype)
+    (emit_bfloat_product if is_of_bfloats else emit_product)(plan, out, left, right, bias, activation=activation)
 
 
 register_fusion(
