@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.distributed.forked import Scenario
 from tests.waiting import SOON
-from torchipu.poprun import launch  # noqa: F401 - imported once for all scenarios
+from torchipu.poprun import agent, launch  # noqa: F401 - imported once for all scenarios
 from torchipu.poprun.command import main
 
 PYTHON = (sys.executable, "-I", "-S")
@@ -92,10 +92,17 @@ def host_in_vain(rank: int) -> dict[str, Any]:
     return host(rank)
 
 
-def interrupt(how: int) -> dict[str, Any]:
-    """Send a signal to a launcher whose instances have started something, and look what is left."""
+def interrupt(how: int, *, tells_guard: bool = True) -> dict[str, Any]:
+    """Send a signal to a launcher whose instances have started something, and look what is left.
+
+    Args:
+        how: The signal.
+        tells_guard: Whether the launcher has come to tell its guard of them.
+    """
     launcher = os.fork()
     if launcher == 0:
+        if not tells_guard:
+            agent.Guard.watch = lambda guard, pids: None
         # The second process of each instance stays in its group, and would not notice by itself.
         os._exit(poprun(
             "--num-instances=2", "--num-replicas=2", "sh", "-c", "sleep 60 & echo $$ $! > $RANK.pids; wait",
@@ -148,6 +155,7 @@ SCENARIOS = {
     "first_host": Scenario(host_in_vain, (0,), {"PORT": "{port}", "TORCHIPU_INIT_TIMEOUT": "1"}),
     "second_host": Scenario(host_in_vain, (1,), {"PORT": "{port}", "TORCHIPU_INIT_TIMEOUT": "1"}),
     "launcher_killed": Scenario(lambda rank: interrupt(signal.SIGKILL), (0,)),
+    "launcher_killed_at_once": Scenario(lambda rank: interrupt(signal.SIGKILL, tells_guard=False), (0,)),
     "launcher_ended": Scenario(lambda rank: interrupt(signal.SIGTERM), (0,)),
     "output": Scenario(much_output, (0,)),
 }

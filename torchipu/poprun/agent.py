@@ -30,6 +30,12 @@ class Guard:
             start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
 
+    @property
+    def path(self) -> str:
+        """Where other processes write to it, as long as this one lives."""
+        assert self._process.stdin is not None
+        return f"/proc/{os.getpid()}/fd/{self._process.stdin.fileno()}"
+
     def watch(self, pids: list[int]) -> None:
         """Let it end the groups of these processes, and no others.
 

@@ -3,6 +3,7 @@
 Run as a file, without site packages, so that it costs a few hundredths of a second.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -20,6 +21,9 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != plan["launcher"]:
         sys.exit(1)
+    # Before the program starts anything: the launcher may be killed before it has told the guard of this process.
+    with contextlib.suppress(OSError), open(plan["guard"], "w", encoding="ascii") as guard:
+        guard.write(f"+{os.getpid()}\n")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]
     local_replicas = plan["num_replicas"] // size

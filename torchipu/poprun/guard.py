@@ -1,8 +1,9 @@
 """Outlives a launcher that was killed, and ends what it had started.
 
 An instance dies with the launcher by itself; what the instance has started may not. Run as a file, without site
-packages. Reads a line for each attempt, the ids of its processes; each leads a process group. The end of the input
-means that the launcher has gone; a line ``done`` before it, that nothing is left to do.
+packages. Reads a line for each attempt, the ids of its processes; each leads a process group. Before that comes a line
+``+`` and its id from each process itself. The end of the input means that the launcher has gone; a line ``done`` before
+it, that nothing is left to do.
 """
 
 import contextlib
@@ -19,7 +20,10 @@ def main() -> None:
     for line in sys.stdin:
         if line.strip() == "done":
             return
-        groups = [int(word) for word in line.split()]
+        if line.startswith("+"):
+            groups.append(int(line[1:]))
+        else:
+            groups = [int(word) for word in line.split()]
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

@@ -65,7 +65,7 @@ def launch(job: Job) -> int:
     os.environ.update({name: job.environment[name] for name in DEFAULT_SECONDS if name in job.environment})
     output = Output(tags=job.tags_output, only_from=job.only_from, folder=job.log_folder)
     guard = Guard()
-    os.environ[PLAN] = _plan(job)
+    os.environ[PLAN] = _plan(job, guard)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = SIGNALS
     for variable in ("OMP_NUM_THREADS", HOST_THREADS):
         os.environ.setdefault(variable, str(job.num_threads))
@@ -108,10 +108,10 @@ def launch(job: Job) -> int:
         os.environ.update(environment)
 
 
-def _plan(job: Job) -> str:
+def _plan(job: Job, guard: Guard) -> str:
     """Return what an instance is told by its variable."""
     return json.dumps({
-        "launcher": os.getpid(), "program": job.program, "num_replicas": job.num_replicas,
+        "launcher": os.getpid(), "guard": guard.path, "program": job.program, "num_replicas": job.num_replicas,
         "ipus_per_replica": job.ipus_per_replica, "environment": dict(job.environment),
         "cpus": job.cpus if job.is_bound else None, "folder": job.folder,
     })
