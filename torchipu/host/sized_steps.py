@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from torchipu.host.arrangement import Emitted, arranged
@@ -119,10 +120,11 @@ class Cells:
             return None
         if kind is Size:
             return int(value.place)
-        if id(value) not in self._seen:
+        seen = self._seen.get(id(value))
+        if seen is None:
             # What was seen is kept, so that no other object has its id.
-            self._seen[id(value)] = self._of(kind, value), value
-        return self._seen[id(value)][0]
+            seen = self._seen[id(value)] = self._of(kind, value), value
+        return seen[0]
 
     def _of(self, kind: Any, value: Any) -> int | None:
         if isinstance(value, (tuple, list)):
@@ -138,15 +140,18 @@ class Cells:
     def _cell(self, kind: Any, make: Callable[[list[Any]], Any], members: Iterable[Any]) -> int | None:
         """Return the cell of what is made of members; None where none of these has sizes."""
         members = list(members)
-        holes = [
-            (place, cell) for place, member in enumerate(members)
-            if type(member) not in _ATOMS and (cell := self.of(member)) is not None
-        ]
+        holes: list[tuple[int, int]] = []
+        parts: list[Any] = [kind]
+        for place, member in enumerate(members):
+            cell = None if type(member) in _ATOMS else self.of(member)
+            if cell is None:
+                parts.append(id(member))  # plain members are kept, so that no other object has their ids
+            else:
+                holes.append((place, cell))
+                parts.append((cell,))
         if not holes:
             return None
-        filled = dict(holes)
-        # Plain members are kept, so that no other object has their ids.
-        key = (kind, *holes, *(id(member) for place, member in enumerate(members) if place not in filled))
+        key = tuple(parts)
         if key not in self._known:
             self._known[key] = self._count + len(self._made)
             self._made.append((make, members, holes))
@@ -187,6 +192,7 @@ class Copied:
         return self._kind(*values)
 
 
+@cache
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(kind.__dataclass_fields__)
 
