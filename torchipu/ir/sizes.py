@@ -162,10 +162,12 @@ class Size:
         return not (self == other if outcome is None else outcome)
 
     def __lt__(self, other: object) -> bool:
-        return self.sizes.decided("<", self, other)
+        outcome = self.sizes.less.get((self.place, other)) if type(other) is int else None
+        return self.sizes.decided("<", self, other) if outcome is None else outcome
 
     def __le__(self, other: object) -> bool:
-        return self.sizes.decided("<=", self, other)
+        outcome = self.sizes.at_most.get((self.place, other)) if type(other) is int else None
+        return self.sizes.decided("<=", self, other) if outcome is None else outcome
 
     def __gt__(self, other: object) -> bool:
         return not self <= other
@@ -230,7 +232,9 @@ class Sizes:
         now: What they are at first.
 
     Attributes:
-        equal: Which of them, by place, are found to be a number or not; of what they are now, and noted as guards.
+        equal: Whether the one at a place is a number, as far as that was asked of what they are now, and is noted.
+        less: Whether it is less, likewise.
+        at_most: Whether it is no more.
         lock: Held by who sets the numbers, as long as these count.
     """
 
@@ -243,6 +247,9 @@ class Sizes:
         self._texts: dict[tuple[str, object, object], str] = {}
         self._outcomes: dict[tuple[str, object, object], bool] = {}  # of these numbers
         self.equal: dict[tuple[int, int], bool] = {}
+        self.less: dict[tuple[int, int], bool] = {}
+        self.at_most: dict[tuple[int, int], bool] = {}
+        self._by_number = {"==": self.equal, "<": self.less, "<=": self.at_most}
         self._compiled: list[Callable[[list[int]], None]] = []
         self._num_compiled = 0
         self._apart: list[Size] = []
@@ -294,8 +301,8 @@ class Sizes:
         if outcome is not None:  # whoever is watching has it noted
             return outcome
         outcome = self._outcomes[key] = _COMPARED[comparison](_now(left), _now(right))
-        if comparison == "==" and type(left) is Size and type(right) is int:
-            self.equal[left.place, right] = outcome
+        if type(left) is Size and type(right) is int:
+            self._by_number[comparison][left.place, right] = outcome
         if self._watching and (isinstance(left, Size) or isinstance(right, Size)):
             text = self._texts.get(key)
             if text is None:
@@ -308,8 +315,7 @@ class Sizes:
     def watched(self) -> Iterator[Guards]:
         """Return the guards of all that is decided meanwhile."""
         guards = Guards()
-        self._outcomes.clear()  # those are to be noted again
-        self.equal.clear()
+        self._forget_outcomes()  # those are to be noted again
         self._watching.append(guards)
         try:
             yield guards
@@ -341,8 +347,11 @@ class Sizes:
     def set(self, given: Sequence[int], apart: Sequence[int] = ()) -> None:
         """Let the numbers be others from now on."""
         self.now = self.numbers(given, apart)
-        self._outcomes.clear()
-        self.equal.clear()
+        self._forget_outcomes()
+
+    def _forget_outcomes(self) -> None:
+        for known in (self._outcomes, *self._by_number.values()):
+            known.clear()
 
     def text(self, size: Size) -> str:
         """Return how a number is computed."""
