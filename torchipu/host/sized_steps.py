@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -193,8 +193,9 @@ class Copied:
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(kind.__dataclass_fields__)
+def _names(kind: Hashable) -> tuple[str, ...]:
+    """Return the fields of a class of data."""
+    return tuple(getattr(kind, "__dataclass_fields__"))  # noqa: B009  # what is hashable has no such attribute
 
 
 _ATOMS = frozenset({int, float, bool, str, type(None), DType})

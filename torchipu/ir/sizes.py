@@ -350,7 +350,8 @@ class Sizes:
         self._forget_outcomes()
 
     def _forget_outcomes(self) -> None:
-        for known in (self._outcomes, *self._by_number.values()):
+        self._outcomes.clear()
+        for known in self._by_number.values():
             known.clear()
 
     def text(self, size: Size) -> str:
