@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from torchipu.host.arrangement import Emitted, arranged
@@ -133,7 +132,7 @@ class Cells:
             keys = tuple(value)
             return self._cell(keys, lambda members: dict(zip(keys, members, strict=True)), value.values())
         if hasattr(kind, "__dataclass_fields__") and kind not in (Op, Tensor):
-            members = [getattr(value, name) for name in _names(kind)]
+            members = [getattr(value, name) for name in _names_of(value)]
             return self._cell(kind, lambda members: kind(*members), members)
         return None
 
@@ -179,7 +178,7 @@ class Copied:
 
     def __init__(self, cells: Cells, value: Any, names: Sequence[str]) -> None:
         self._kind = type(value)
-        order = _names(self._kind)
+        order = _names_of(value)
         self._values = [getattr(value, name) for name in order]
         found = ((order.index(name), cells.of(getattr(value, name))) for name in names)
         self._holes = [(place, cell) for place, cell in found if cell is not None]
@@ -192,12 +191,15 @@ class Copied:
         return self._kind(*values)
 
 
-@cache
-def _names(kind: Hashable) -> tuple[str, ...]:
-    """Return the fields of a class of data."""
-    return tuple(getattr(kind, "__dataclass_fields__"))  # noqa: B009  # what is hashable has no such attribute
+def _names_of(value: Any) -> tuple[str, ...]:
+    """Return the fields of an object of a dataclass."""
+    kind = type(value)
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(kind.__dataclass_fields__)
+    return _NAMES[kind]
 
 
+_NAMES: dict[type, tuple[str, ...]] = {}
 _ATOMS = frozenset({int, float, bool, str, type(None), DType})
 _OF_STEP = (
     "outputs", "inputs", "ints", "scalars", "items", "grain", "scratch_bytes", "endings", "samples", "rounds",
