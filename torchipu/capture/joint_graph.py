@@ -18,7 +18,7 @@ aten = torch.ops.aten
 VIEWS = frozenset({
     "aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.t.default", "aten.transpose.int",
     "aten.permute.default", "aten.expand.default", "aten.unsqueeze.default", "aten.squeeze.default",
-    "aten.squeeze.dim", "aten.squeeze.dims", "aten.detach.default", "aten.alias.default",
+    "aten.squeeze.dim", "aten.squeeze.dims", "aten.detach.default", "aten.alias.default", "aten.unfold.default",
 })
 BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
 
@@ -112,11 +112,25 @@ def shares_memory(node: Node) -> bool:
 
 
 def _is_cheap_view(node: Node) -> bool:
-    """Whether a forward node is a view that is no smaller than what it shows."""
-    if str(node.target) not in VIEWS or node.meta.get("partitioner_tag") in BACKWARD_TAGS:
+    """Whether a forward node is a view that is no smaller than what it shows, or a copy with repeated elements."""
+    if not (str(node.target) in VIEWS or _repeats(node)) or node.meta.get("partitioner_tag") in BACKWARD_TAGS:
         return False
     operands = node.all_input_nodes
     if len(operands) != 1:  # sizes that are not known yet
         return False
     shown, base = node.meta.get("val"), operands[0].meta.get("val")
     return isinstance(shown, torch.Tensor) and isinstance(base, torch.Tensor)
+
+
+def _repeats(node: Node) -> bool:
+    """Whether a node copies a view that repeats elements, as windows do that overlap."""
+    if node.target is not aten.clone.default:
+        return False
+    base: Any = node
+    while (base is node or str(base.target) in VIEWS) and len(base.all_input_nodes) == 1:
+        base = base.all_input_nodes[0]
+    shown, held = node.meta.get("val"), base.meta.get("val")
+    if not isinstance(shown, torch.Tensor) or not isinstance(held, torch.Tensor):
+        return False
+    is_known = all(isinstance(size, int) for size in (*shown.shape, *held.shape))
+    return is_known and shown.numel() > held.numel()
