@@ -105,6 +105,11 @@ def use_horovod(rank: int) -> Any:
         "half": hvd.allreduce(tensor, compression=hvd.Compression.fp16).tolist(),
         "grouped": [t.tolist() for t in hvd.grouped_allreduce([tensor, torch.tensor([rank])], op=hvd.Sum)],
         "gathered": hvd.allgather(torch.full((rank + 1, 2), float(rank))).tolist(),
+        "gathered_group": [
+            rows.tolist() for rows in hvd.synchronize(
+                hvd.grouped_allgather_async([torch.full((rank + 1,), rank), tensor[:rank]]),
+            )
+        ],
         "objects": hvd.allgather_object({"rank": rank}), "object": hvd.broadcast_object([rank], root_rank=1),
         "broadcast": hvd.broadcast(tensor, root_rank=1).tolist(), "weights": weight.tolist(),
         "moved": (model.weight.detach() - weight).tolist(),
@@ -157,7 +162,8 @@ def differentiate_horovod(rank: int) -> Any:
     exchanges = {
         "mean": lambda x: hvd.allreduce(x), "sum": lambda x: hvd.allreduce(x, op=hvd.Sum),
         "grouped": lambda x: hvd.grouped_allreduce([x, 2 * x])[1], "broadcast": lambda x: hvd.broadcast(x, 1),
-        "gathered": lambda x: hvd.allgather(x[: rank + 1]), "rows": lambda x: hvd.alltoall(x),
+        "gathered": lambda x: hvd.allgather(x[: rank + 1]),
+        "gathered_group": lambda x: torch.cat(hvd.grouped_allgather([x[:rank], x])), "rows": lambda x: hvd.alltoall(x),
         "dealt": lambda x: hvd.alltoall(x, splits=[2, 0] if rank else [1, 1])[0],
         "greatest": lambda x: hvd.allreduce(x, op=hvd.Max) + 0 * x,
     }

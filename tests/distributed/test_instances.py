@@ -59,6 +59,7 @@ def test_horovod_puts_values_of_all_processes_together(ran: dict[str, list[Any]]
         assert (found["least"], found["most"], found["product"]) == ([1.0, 2.0], [2.0, 4.0], [2.0, 8.0])
         assert (found["half"], found["grouped"]) == ([1.5, 3.0], [[3.0, 6.0], [1]])
         assert found["gathered"] == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
+        assert found["gathered_group"] == [[0, 1, 1], [2.0]]
         assert (found["objects"], found["object"]) == ([{"rank": 0}, {"rank": 1}], [1])
         assert (found["broadcast"], found["handle"]) == ([2.0, 4.0], [True, [3.0, 6.0]])
         assert "its result has been taken" in found["taken"]
@@ -96,6 +97,7 @@ def test_gradients_flow_back_through_horovods_exchanges(ran: dict[str, list[Any]
         assert found["sets"].startswith("ValueError: hvd.init: all 2 processes are one set")
     assert (first["broadcast"], second["broadcast"]) == ([0.0, 0.0], [5.5, 11.0])
     assert (first["gathered"], second["gathered"]) == ([5.5, 0.0], [11.0, 16.5])
+    assert (first["gathered_group"], second["gathered_group"]) == ([11.0, 16.5], [27.5, 27.5])
     assert (first["rows"], second["rows"]) == ([1.0, 10.0], [2.0, 20.0])
     assert (first["dealt"], second["dealt"]) == ([1.0, 10.0], [2.0, 3.0])
 

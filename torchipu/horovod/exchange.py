@@ -138,6 +138,16 @@ def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     return exchanged(lambda parts: [_gathered(parts[0])], back, [own])[0]
 
 
+def grouped_allgather(tensors: Sequence[torch.Tensor], name: str | None = None) -> list[torch.Tensor]:
+    """Return what `allgather` returns of each of several tensors, gradients included.
+
+    Args:
+        tensors: Of each ``[N, ...]``; the number of tensors is the same in each process.
+        name: Taken and not needed.
+    """
+    return [allgather(tensor, name) for tensor in tensors]
+
+
 def _gathered(own: torch.Tensor) -> torch.Tensor:
     group = place().group
     if group is None:
@@ -318,6 +328,11 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **kwar
 def allgather_async(tensor: torch.Tensor, name: str | None = None) -> int:
     """Begin an `allgather`."""
     return _later(allgather(tensor, name))
+
+
+def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: str | None = None) -> int:
+    """Begin a `grouped_allgather`."""
+    return _later(grouped_allgather(tensors, name))
 
 
 def alltoall_async(

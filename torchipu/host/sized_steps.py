@@ -119,10 +119,11 @@ class Cells:
             return None
         if kind is Size:
             return int(value.place)
-        if id(value) not in self._seen:
+        seen = self._seen.get(id(value))
+        if seen is None:
             # What was seen is kept, so that no other object has its id.
-            self._seen[id(value)] = self._of(kind, value), value
-        return self._seen[id(value)][0]
+            seen = self._seen[id(value)] = self._of(kind, value), value
+        return seen[0]
 
     def _of(self, kind: Any, value: Any) -> int | None:
         if isinstance(value, (tuple, list)):
@@ -131,22 +132,25 @@ class Cells:
             keys = tuple(value)
             return self._cell(keys, lambda members: dict(zip(keys, members, strict=True)), value.values())
         if hasattr(kind, "__dataclass_fields__") and kind not in (Op, Tensor):
-            members = [getattr(value, name) for name in _names(kind)]
+            members = [getattr(value, name) for name in _names_of(value)]
             return self._cell(kind, lambda members: kind(*members), members)
         return None
 
     def _cell(self, kind: Any, make: Callable[[list[Any]], Any], members: Iterable[Any]) -> int | None:
         """Return the cell of what is made of members; None where none of these has sizes."""
         members = list(members)
-        holes = [
-            (place, cell) for place, member in enumerate(members)
-            if type(member) not in _ATOMS and (cell := self.of(member)) is not None
-        ]
+        holes: list[tuple[int, int]] = []
+        parts: list[Any] = [kind]
+        for place, member in enumerate(members):
+            cell = None if type(member) in _ATOMS else self.of(member)
+            if cell is None:
+                parts.append(id(member))  # plain members are kept, so that no other object has their ids
+            else:
+                holes.append((place, cell))
+                parts.append((cell,))
         if not holes:
             return None
-        filled = dict(holes)
-        # Plain members are kept, so that no other object has their ids.
-        key = (kind, *holes, *(id(member) for place, member in enumerate(members) if place not in filled))
+        key = tuple(parts)
         if key not in self._known:
             self._known[key] = self._count + len(self._made)
             self._made.append((make, members, holes))
@@ -174,7 +178,7 @@ class Copied:
 
     def __init__(self, cells: Cells, value: Any, names: Sequence[str]) -> None:
         self._kind = type(value)
-        order = _names(self._kind)
+        order = _names_of(value)
         self._values = [getattr(value, name) for name in order]
         found = ((order.index(name), cells.of(getattr(value, name))) for name in names)
         self._holes = [(place, cell) for place, cell in found if cell is not None]
@@ -187,10 +191,15 @@ class Copied:
         return self._kind(*values)
 
 
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(kind.__dataclass_fields__)
+def _names_of(value: Any) -> tuple[str, ...]:
+    """Return the fields of an object of a dataclass."""
+    kind = type(value)
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(kind.__dataclass_fields__)
+    return _NAMES[kind]
 
 
+_NAMES: dict[type, tuple[str, ...]] = {}
 _ATOMS = frozenset({int, float, bool, str, type(None), DType})
 _OF_STEP = (
     "outputs", "inputs", "ints", "scalars", "items", "grain", "scratch_bytes", "endings", "samples", "rounds",

@@ -47,16 +47,30 @@ _APART = "stride"
 class Size:
     """A number of a `Sizes`; compared and computed with like an int.
 
+    Planning asks for the same sums and products thousands of times: they are known here, by the other operand.
+
     Args:
         sizes: What it belongs to.
         place: Its place there.
+
+    Attributes:
+        mark: Stands for it where results are known by the other operand, unlike any number.
+        sums: By what is added.
+        differences: By what is subtracted.
+        products: By the other factor.
+        quotients: By a whole number that divides it.
     """
 
-    __slots__ = ("place", "sizes")
+    __slots__ = ("differences", "mark", "place", "products", "quotients", "sizes", "sums")
 
     def __init__(self, sizes: Sizes, place: int) -> None:
         self.sizes = sizes
         self.place = place
+        self.mark = object()
+        self.sums: dict[object, Any] = {}
+        self.differences: dict[object, Any] = {}
+        self.products: dict[object, Any] = {}
+        self.quotients: dict[object, Any] = {}
 
     @property
     def now(self) -> Any:
@@ -65,25 +79,34 @@ class Size:
 
     # ------------------------------------------------------------------ arithmetic
     def __add__(self, other: object) -> Any:
-        return self.sizes.computed("+", self, other)
+        key = other if type(other) is int else other.mark if type(other) is Size else None
+        known = self.sums.get(key)
+        return self._noted_in(self.sums, key, "+", other) if known is None else known
 
     def __radd__(self, other: object) -> Any:
-        return self.sizes.computed("+", other, self)
+        return self + other
 
     def __sub__(self, other: object) -> Any:
-        return self.sizes.computed("-", self, other)
+        key = other if type(other) is int else other.mark if type(other) is Size else None
+        known = self.differences.get(key)
+        return self._noted_in(self.differences, key, "-", other) if known is None else known
 
     def __rsub__(self, other: object) -> Any:
         return self.sizes.computed("-", other, self)
 
     def __mul__(self, other: object) -> Any:
-        return self.sizes.computed("*", self, other)
+        key = other if type(other) is int else other.mark if type(other) is Size else None
+        known = self.products.get(key)
+        return self._noted_in(self.products, key, "*", other) if known is None else known
 
     def __rmul__(self, other: object) -> Any:
-        return self.sizes.computed("*", other, self)
+        return self * other
 
     def __floordiv__(self, other: object) -> Any:
-        return self.sizes.computed("//", self, other)
+        # Whether a size that divides is 0 is asked each time.
+        known = self.quotients.get(other) if type(other) is int else None
+        key = other if type(other) is int else None
+        return self._noted_in(self.quotients, key, "//", other) if known is None else known
 
     def __rfloordiv__(self, other: object) -> Any:
         return self.sizes.computed("//", other, self)
@@ -118,18 +141,33 @@ class Size:
     def __rpow__(self, other: Any) -> Any:
         return other ** int(self)
 
+    def _noted_in(self, known: dict[object, Any], key: object, operation: str, other: object) -> Any:
+        """Compute what is not known yet, and keep it where the other operand has a key."""
+        found = self.sizes.computed(operation, self, other)
+        if key is not None:
+            known[key] = found
+        return found
+
     # ------------------------------------------------------------------ decisions
     def __eq__(self, other: object) -> bool:
-        return self is other or self.sizes.decided("==", self, other)
+        if self is other:
+            return True
+        outcome = self.sizes.equal.get((self.place, other)) if type(other) is int else None
+        return self.sizes.decided("==", self, other) if outcome is None else outcome
 
     def __ne__(self, other: object) -> bool:
-        return not self == other
+        if self is other:
+            return False
+        outcome = self.sizes.equal.get((self.place, other)) if type(other) is int else None
+        return not (self == other if outcome is None else outcome)
 
     def __lt__(self, other: object) -> bool:
-        return self.sizes.decided("<", self, other)
+        outcome = self.sizes.less.get((self.place, other)) if type(other) is int else None
+        return self.sizes.decided("<", self, other) if outcome is None else outcome
 
     def __le__(self, other: object) -> bool:
-        return self.sizes.decided("<=", self, other)
+        outcome = self.sizes.at_most.get((self.place, other)) if type(other) is int else None
+        return self.sizes.decided("<=", self, other) if outcome is None else outcome
 
     def __gt__(self, other: object) -> bool:
         return not self <= other
@@ -194,6 +232,9 @@ class Sizes:
         now: What they are at first.
 
     Attributes:
+        equal: Whether the one at a place is a number, as far as that was asked of what they are now, and is noted.
+        less: Whether it is less, likewise.
+        at_most: Whether it is no more.
         lock: Held by who sets the numbers, as long as these count.
     """
 
@@ -205,6 +246,10 @@ class Sizes:
         self._watching: list[Guards] = []
         self._texts: dict[tuple[str, object, object], str] = {}
         self._outcomes: dict[tuple[str, object, object], bool] = {}  # of these numbers
+        self.equal: dict[tuple[int, int], bool] = {}
+        self.less: dict[tuple[int, int], bool] = {}
+        self.at_most: dict[tuple[int, int], bool] = {}
+        self._by_number = {"==": self.equal, "<": self.less, "<=": self.at_most}
         self._compiled: list[Callable[[list[int]], None]] = []
         self._num_compiled = 0
         self._apart: list[Size] = []
@@ -256,6 +301,8 @@ class Sizes:
         if outcome is not None:  # whoever is watching has it noted
             return outcome
         outcome = self._outcomes[key] = _COMPARED[comparison](_now(left), _now(right))
+        if type(left) is Size and type(right) is int:
+            self._by_number[comparison][left.place, right] = outcome
         if self._watching and (isinstance(left, Size) or isinstance(right, Size)):
             text = self._texts.get(key)
             if text is None:
@@ -268,7 +315,7 @@ class Sizes:
     def watched(self) -> Iterator[Guards]:
         """Return the guards of all that is decided meanwhile."""
         guards = Guards()
-        self._outcomes.clear()  # those are to be noted again
+        self._forget_outcomes()  # those are to be noted again
         self._watching.append(guards)
         try:
             yield guards
@@ -300,7 +347,12 @@ class Sizes:
     def set(self, given: Sequence[int], apart: Sequence[int] = ()) -> None:
         """Let the numbers be others from now on."""
         self.now = self.numbers(given, apart)
+        self._forget_outcomes()
+
+    def _forget_outcomes(self) -> None:
         self._outcomes.clear()
+        for known in self._by_number.values():
+            known.clear()
 
     def text(self, size: Size) -> str:
         """Return how a number is computed."""

@@ -28,7 +28,6 @@ _NO_TIMELINE = "torch.profiler shows what the host does, torchipu's report what 
 _ONE_SET = "all processes are one set. Exchange in a part of them by torch.distributed.new_group"
 _ROWS = "take this process's rows of what hvd.allreduce returns"
 _DENSE = "exchange dense tensors by hvd.allreduce, with Average or Sum"
-_ONE_BY_ONE = "call hvd.allgather for each tensor"
 _INSTEAD = {
     "elastic": "processes neither come nor go while a program runs. Write checkpoints; start it again from the last",
     "ProcessSet": _ONE_SET,
@@ -40,8 +39,6 @@ _INSTEAD = {
     "reducescatter_async": _ROWS,
     "grouped_reducescatter": _ROWS,
     "grouped_reducescatter_async": _ROWS,
-    "grouped_allgather": _ONE_BY_ONE,
-    "grouped_allgather_async": _ONE_BY_ONE,
     "sparse_allreduce_async": _DENSE,
     "Adasum": _DENSE,
     "start_timeline": _NO_TIMELINE,
