@@ -6,6 +6,7 @@
 
 #ifndef TORCHIPU_MATMUL
 #define TORCHIPU_MATMUL
+enum { TI_SHORT_COLUMN = 256 };
 enum { TI_MOST_LAID_ROWS = 224 };  /* of an item: with more tiles to share it, a panel is packed by itself in as short a time */
 #endif
 
@@ -222,6 +223,9 @@ TI_INLINE void FN(dots)(const int mr, const int nr, const int halves, const floa
 #pragma GCC unroll 16
   for (int i = 0; i < mr * nr; i++) held[i] = FN(set)(0);
   int64_t k = 0;
+  if (mr == 1 && nr == 8 && K <= TI_SHORT_COLUMN)  /* the processor foresees long columns; the next of short ones it does not */
+    for (int j = 0; j < nr; j++)
+      for (int64_t at = 0; at < K * size; at += 64) __builtin_prefetch(b + (nr + j) * bs + at);
   for (; k + VL <= K; k += VL) FN(dots_step)(mr, nr, halves, 1, a + k, as, b + k * size, bs, VL, held);
   if (k < K) FN(dots_step)(mr, nr, halves, 0, a + k, as, b + k * size, bs, (int)(K - k), held);
   FN(sums_of)(mr * nr, held, sums);
