@@ -10,6 +10,7 @@ import torch
 
 import torchipu
 import torchipu.host.arrangement
+import torchipu.host.planner
 from torchipu._kernels.abi import Plan
 from torchipu._kernels.table.copy import FILL, FillInts
 from torchipu.host.plan import HostPlan
