@@ -65,7 +65,9 @@ BETWEEN: dict[str, Between] = {
 }
 
 
-def compiled_and_exact(model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Tensor, list[str]]:
+def compiled_and_exact(
+    model: nn.Module, x: Tensor, monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Tensor, Tensor, list[str]]:
     """Return what a model with frozen weights gives, that in float64, and the names of the kernels."""
     names = planned_kernels(monkeypatch)
     torch._dynamo.reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
@@ -187,13 +188,12 @@ def _kind_of(optimizer: torch.optim.Optimizer, ignores_own_step: bool) -> _Kind:
 def _as_number(optimizer: torch.optim.Optimizer, name: str, value: Any) -> float:
     """Return a hyper-parameter as a number: of a tensor or another array with one element, that."""
     if not isinstance(value, (str, bytes)):  # which float() would read
-        try:
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
             return float(value)
-        except (TypeError, ValueError, RuntimeError):
-            pass
     raise OptionsError(
-        f"{type(optimizer).__name__}: {name} of a parameter group must be a number, got {type(value).__name__} {value!r}",
-        option=name, value=value, remedy=f'set group["{name}"] to a number in each group of optimizer.param_groups',
+        f"{type(optimizer).__name__}: {name} of a parameter group must be a number, got {type(value).__name__} "
+        f"{value!r}", option=name, value=value,
+        remedy=f'set group["{name}"] to a number in each group of optimizer.param_groups',
     )
 
 

@@ -17,7 +17,7 @@ def moment_types(first: torch.dtype | None, second: torch.dtype | None) -> dict[
 
 
 def present(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that were given; refuse text in the place of a number, which torch would compare with one."""
+    """Return the arguments that were given; refuse text, which torch would compare with a number."""
     for name, value in values.items():
         for part in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(part, (str, bytes)):
