@@ -369,6 +369,34 @@ TI_KERNEL(logsumexp_rows) {
   return TI_OK;
 }
 
+/* One result in each lane: short rows would leave a vector all but empty, and columns lie beside each other. */
+TI_KERNEL(logsumexp_lanes) {
+  (void)scalars, (void)scratch;
+  const logsumexp_lanes_ints *const p = (const logsumexp_lanes_ints *)ints;
+  const int64_t n = p->extent, last = p->kept.dims - 1;
+  float beside[TI_REDUCE_SHORT * VL] = {0.f}, *const out = (float *)args[0];
+  int64_t index[TI_REDUCE_DIMS];
+  for (int64_t item = begin, lanes; item < end; item += lanes) {
+    int64_t place = FN(offset_of)(item, &p->kept, index), stride = p->stride;
+    const float *from = (const float *)args[1] + place;
+    lanes = ti_min(VL, end - item);
+    if (p->are_beside) {
+      lanes = ti_min(lanes, p->kept.shape[last] - index[last]);
+    } else {
+      for (int64_t lane = 0; lane < lanes; lane++, place = FN(next_place)(place, &p->kept, index))
+        for (int64_t i = 0; i < n; i++) beside[i * VL + lane] = ((const float *)args[1])[place + i * stride];
+      from = beside;
+      stride = VL;
+    }
+    VF top = FN(set)(-INFINITY), sums[2] = {FN(set)(0.f), FN(set)(0.f)};
+    for (int64_t i = 0; i < n; i++) top = FN(combine)(top, FN(load_part)(from + i * stride, lanes), TI_FOLDING_LARGEST);
+    top = FN(sel)(FN(eq)(FN(abs)(top), FN(set)(INFINITY)), FN(set)(0.f), top); /* as in logsumexp_rows */
+    for (int64_t i = 0; i < n; i++) sums[i & 1] += FN(exp)(FN(load_part)(from + i * stride, lanes) - top);
+    FN(store_part)(out + item, FN(log)(sums[0] + sums[1]) + top, lanes);
+  }
+  return TI_OK;
+}
+
 #undef TI_VECTORS
 #undef TI_COLUMNS
 #undef TI_CASE

@@ -1,4 +1,5 @@
 /* Weighted sums along a dimension, for interpolation, and sums of windows that overlap. */
+#include "matrix_transpose_body.h"
 
 /* Taps of which every output of a piece has as many; those of all outputs for one tap lie together. */
 TI_INLINE void FN(weigh_piece)(float *restrict out, const float *in, const int32_t *from, const float *by, int64_t count, int taps) {
@@ -157,6 +158,52 @@ TI_KERNEL(add_strided) {
     const float *in = (const float *)args[1] + read;
     if (out_step == 1 && in_step == 1) for (int64_t i = 0; i < run; i++) out[i] += in[i];
     else for (int64_t i = 0; i < run; i++) out[i * out_step] += in[i * in_step];
+  }
+  return TI_OK;
+}
+
+TI_INLINE void FN(add_line)(float *to, const float *from, int64_t n) {
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) FN(store)(to + i, FN(load)(to + i) + FN(load)(from + i));
+  for (; i < n; i++) to[i] += from[i];
+}
+
+/* Adds what a window holds at `count` positions to as many rows of sums. */
+static void FN(add_window)(const add_windows_ints *p, float *sums, const float *held, int64_t count, float *scratch) {
+  const int64_t inner = p->inner, along = p->from_inner, across = p->from_position;
+  if (inner == 1 && across == 1) {
+    FN(add_line)(sums, held, count);
+  } else if (along == 1) {
+    for (int64_t w = 0; w < count; w++) FN(add_line)(sums + w * inner, held + w * across, inner);
+  } else if (across == 1) {
+    for (int64_t i = 0, n; i < inner; i += n) {
+      n = ti_min(TI_WINDOW_ELEMENTS, inner - i);
+      FN(transpose)(held + i * along, along, scratch, n, n, count);
+      for (int64_t w = 0; w < count; w++) FN(add_line)(sums + w * inner + i, scratch + w * n, n);
+    }
+  } else {
+    for (int64_t w = 0; w < count; w++)
+      for (int64_t i = 0; i < inner; i++) sums[w * inner + i] += held[w * across + i * along];
+  }
+}
+
+/* Windows in their order, so that a sum does not depend on how positions are shared out. */
+TI_KERNEL(add_windows) {
+  const add_windows_ints *const p = (const add_windows_ints *)ints;
+  const int64_t blocks = ti_ceil(p->positions, p->block), W = p->size, step = p->step;
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t outer = item / blocks, t0 = item % blocks * p->block, t1 = ti_min(p->positions, t0 + p->block);
+    float *sums = (float *)args[0] + (outer * p->positions + t0) * p->inner;
+    const float *held = (const float *)args[1] + outer * p->from_outer;
+    memset(sums, 0, (size_t)((t1 - t0) * p->inner) * sizeof(float));
+    const int64_t first = t0 < W ? 0 : ti_ceil(t0 - W + 1, step), last = ti_min(p->windows - 1, (t1 - 1) / step);
+    for (int64_t n = first; n <= last; n++) {
+      const int64_t begins = ti_max(0, t0 - n * step), ends = ti_min(W, t1 - n * step);
+      if (begins < ends)
+        FN(add_window)(p, sums + (n * step + begins - t0) * p->inner, held + n * p->from_window + begins * p->from_position,
+                       ends - begins, (float *)scratch);
+    }
   }
   return TI_OK;
 }

@@ -7,7 +7,9 @@
 #define TORCHIPU_ROUND_BLOCKS
 enum { TI_GROUP = 32 };
 
+/* Most places are of the first run of their dimension: a division takes as long as rounding a group does. */
 static inline int64_t ti_element(const block_dim *d, int64_t x) {
+  if (x < d->inner) return x * d->step;
   const int64_t row = x / d->inner;
   return x % d->inner * d->step + row % d->middle * d->outer + row / d->middle * d->outmost;
 }
@@ -77,7 +79,7 @@ TI_KERNEL(round_blocks) {
       for (int64_t k = 0; k < dims; k++)
         if (k != along) base += ti_element(d + k, at[k]);
       for (int64_t x = first[along]; x < last[along];) {
-        const int64_t room = d[along].inner - x % d[along].inner, left = last[along] - x;
+        const int64_t inner = d[along].inner, room = inner - (x < inner ? x : x % inner), left = last[along] - x;
         const int64_t count = left < room ? left : room;
         FN(round_elements)(&r, base + ti_element(d + along, x), count, d[along].step);
         x += count;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,14 +14,18 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from torchipu.capture.fx_source import checkpoint_region_of
 from torchipu.capture.process_wide import replaced
+from torchipu.capture.repeated_nodes import merge_repeated
 
 aten = torch.ops.aten
 
 VIEWS = frozenset({
     "aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.t.default", "aten.transpose.int",
     "aten.permute.default", "aten.expand.default", "aten.unsqueeze.default", "aten.squeeze.default",
-    "aten.squeeze.dim", "aten.squeeze.dims", "aten.detach.default", "aten.alias.default",
+    "aten.squeeze.dim", "aten.squeeze.dims", "aten.detach.default", "aten.alias.default", "aten.unfold.default",
 })
+PARTS = ("aten.select.int", "aten.slice.Tensor")
+LISTS = ("aten.split.Tensor", "aten.split_with_sizes.default", "aten.unbind.int")
+"""Views that show a part of a value, and those that are lists of its parts."""
 BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
 
 
@@ -30,6 +36,7 @@ def partition(joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[Gra
     activation is saved once however many views the backward reads. What ran under torch.utils.checkpoint is computed
     again in the backward, but for random bits, which are saved.
     """
+    merge_repeated(joint, BACKWARD_TAGS)
     retake_views(joint)
     keep_draws(joint)
     # torch would hand the state of its generator from the forward to the backward: the draws have none left to repeat.
@@ -81,27 +88,79 @@ def _drop_again(joint: GraphModule, dropout: Node) -> None:
 
 def retake_views(joint: GraphModule) -> None:
     """Give backward nodes their own copies of the forward views that they read."""
+    readers = [node for node in joint.graph.nodes if node.meta.get("partitioner_tag") in BACKWARD_TAGS]
+    whole = _kept_whole(joint, readers)
     copies: dict[Node, Node] = {}
-    for node in list(joint.graph.nodes):
-        if node.meta.get("partitioner_tag") not in BACKWARD_TAGS:
-            continue
+    for node in readers:
         for operand in node.all_input_nodes:
-            if _is_cheap_view(operand):
+            if _is_retaken(operand, whole):
                 with joint.graph.inserting_before(node):
-                    node.replace_input_with(operand, _copy_view(joint, operand, copies))
+                    node.replace_input_with(operand, _copy_view(joint, operand, copies, whole))
     joint.graph.lint()
     joint.recompile()
 
 
-def _copy_view(joint: GraphModule, view: Node, copies: dict[Node, Node]) -> Node:
+def _copy_view(joint: GraphModule, view: Node, copies: dict[Node, Node], whole: set[Node]) -> Node:
     """Copy a view and the views below it to the current insertion point, once for all readers."""
     if view in copies:
         return copies[view]
-    below = {operand: _copy_view(joint, operand, copies) for operand in view.all_input_nodes if _is_cheap_view(operand)}
+    below = {
+        operand: _copy_view(joint, operand, copies, whole)
+        for operand in view.all_input_nodes if _is_retaken(operand, whole)
+    }
     copy = joint.graph.node_copy(view, lambda operand: below.get(operand, operand))
     copy.meta = {**view.meta, "partitioner_tag": "is_backward"}
     copies[view] = copy
     return copy
+
+
+def _kept_whole(joint: GraphModule, readers: Iterable[Node]) -> set[Node]:
+    """Return the values that the backward takes parts of again, such as the steps of a sequence, and that cost nothing.
+
+    These are inputs, which their parts keep in memory anyway; what the backward reads as a whole, too; and what has no
+    more elements than all the parts of it that the backward reads.
+    """
+    parts: dict[Node, set[Node]] = {}
+    read: set[Node] = set()
+    for operand in {operand for node in readers for operand in node.all_input_nodes}:
+        base, part = operand, None
+        while _is_part(base) or _is_cheap_view(base):
+            part = base if _is_part(base) else part
+            base = base.all_input_nodes[0]
+        if part is None:
+            read.add(base)
+        elif base.meta.get("partitioner_tag") not in BACKWARD_TAGS:
+            parts.setdefault(base, set()).add(operand)
+    return {
+        base for base, taken in parts.items()
+        if base.op == "placeholder" or base in read or _elements([base]) <= _elements(taken)
+    }
+
+
+def _elements(nodes: Iterable[Node]) -> float:
+    """Return how many elements values have in all; infinity where sizes are not known yet."""
+    shown = [node.meta.get("val") for node in nodes]
+    known = [value.numel() if isinstance(value, torch.Tensor) else None for value in shown]
+    return sum(number if isinstance(number, int) else math.inf for number in known)
+
+
+def _is_part(node: Node) -> bool:
+    """Whether a forward node shows a part of a value, or is the list of its parts."""
+    if node.meta.get("partitioner_tag") in BACKWARD_TAGS or len(node.all_input_nodes) != 1:
+        return False
+    if node.target is operator.getitem:
+        return str(node.all_input_nodes[0].target) in LISTS
+    return str(node.target) in (*PARTS, *LISTS)
+
+
+def _is_retaken(node: Node, whole: set[Node]) -> bool:
+    """Whether the backward takes a forward node again: a view of as many elements, or parts of what is kept whole."""
+    if not _is_part(node):
+        return _is_cheap_view(node)
+    base = node
+    while _is_part(base) or _is_cheap_view(base):
+        base = base.all_input_nodes[0]
+    return base in whole
 
 
 def shares_memory(node: Node) -> bool:
@@ -112,11 +171,25 @@ def shares_memory(node: Node) -> bool:
 
 
 def _is_cheap_view(node: Node) -> bool:
-    """Whether a forward node is a view that is no smaller than what it shows."""
-    if str(node.target) not in VIEWS or node.meta.get("partitioner_tag") in BACKWARD_TAGS:
+    """Whether a forward node is a view that is no smaller than what it shows, or a copy with repeated elements."""
+    if not (str(node.target) in VIEWS or _repeats(node)) or node.meta.get("partitioner_tag") in BACKWARD_TAGS:
         return False
     operands = node.all_input_nodes
     if len(operands) != 1:  # sizes that are not known yet
         return False
     shown, base = node.meta.get("val"), operands[0].meta.get("val")
     return isinstance(shown, torch.Tensor) and isinstance(base, torch.Tensor)
+
+
+def _repeats(node: Node) -> bool:
+    """Whether a node copies a view that repeats elements, as windows do that overlap."""
+    if node.target is not aten.clone.default:
+        return False
+    base: Any = node
+    while (base is node or str(base.target) in VIEWS) and len(base.all_input_nodes) == 1:
+        base = base.all_input_nodes[0]
+    shown, held = node.meta.get("val"), base.meta.get("val")
+    if not isinstance(shown, torch.Tensor) or not isinstance(held, torch.Tensor):
+        return False
+    is_known = all(isinstance(size, int) for size in (*shown.shape, *held.shape))
+    return is_known and shown.numel() > held.numel()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from torchipu.host.dead_ops import without_dead
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.random_streams import ROUNDING_STREAM
@@ -45,7 +46,7 @@ def with_late_look_ups(graph: Graph, frozen: Collection[Tensor]) -> Graph:
         ops += [op] if path is None else _looked_up_late(op, path)
     if len(ops) == len(graph.ops):
         return graph
-    return replace(graph, ops=_without_dead(ops, graph))
+    return replace(graph, ops=without_dead(ops, graph, (LOOK_UP, "aten.transpose.int", *RESHAPES)))
 
 
 def _constant(graph: Graph, frozen: Collection[Tensor]) -> set[Tensor]:
@@ -172,17 +173,3 @@ def _rounded_late(product: Op, table: Tensor, rows: Tensor, look_up: Callable[[T
         sums = total
     rounding = {name: product.attrs[name] for name in ROUNDING if name in product.attrs}
     return [*ops, near(CAST, (sums,), result, dtype=DType.HALF, **rounding)]
-
-
-def _without_dead(ops: list[Op], graph: Graph) -> tuple[Op, ...]:
-    """Leave out what only products read that are looked up now."""
-    read = {*graph.outputs, *(value for _, value in graph.updates)}
-    kept: list[Op] = []
-    for op in reversed(ops):
-        is_known = op.target in (LOOK_UP, "aten.transpose.int", *RESHAPES)
-        if is_known and not read.intersection(op.outputs):
-            continue
-        read.update(op.inputs)
-        read.update(tensor for body in op.bodies for inner in body.ops for tensor in inner.inputs)
-        kept.append(op)
-    return tuple(reversed(kept))

@@ -31,6 +31,7 @@ from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
 from torchipu.host.orders import Orders, with_channels_last
 from torchipu.host.plan import HostPlan
+from torchipu.host.products_of_views import with_products_of_views
 from torchipu.host.random_streams import RandomStreams
 from torchipu.host.recomputation import undone
 from torchipu.host.replicas import states_of_replicas, with_totals
@@ -104,6 +105,8 @@ class Planner:
         graph = with_late_waits(undone(graph))
         if frozen and not graph.updates and (observation is None or not observation.is_on):
             graph = with_late_look_ups(graph, frozen)
+        if observation is None or not observation.is_on:
+            graph = with_products_of_views(graph)
         if micro_batches > 1 or replicas.count == 1:
             graph, totals = with_totals(graph)
         self.graph, states = graph, (*states, *totals)

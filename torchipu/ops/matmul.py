@@ -12,7 +12,8 @@ from torchipu.device.tilings.products import Factor, Multiplication, addend_of, 
 from torchipu.host.emit.bfloat_matmul import emit_bfloat_product, factor, multiplies_bfloats
 from torchipu.host.emit.half_partials import emit_half_product, partials_of
 from torchipu.host.emit.integer_matmul import emit_integer_product, integer_type
-from torchipu.host.emit.matmul import emit_product, matrix, right_matrix
+from torchipu.host.emit.line_products import are_lines, emit_line_products
+from torchipu.host.emit.matmul import emit_product, is_small, matrix, right_matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import of_one_type
@@ -78,9 +79,21 @@ def _emit(op: Op, plan: HostPlanner) -> None:
             plan, plan.product_output(op.outputs[0]), factor(plan, left), factor(plan, right), addend, alpha, beta,
         )
         return
+    if _is_of_lines(op, left, right):
+        emit_line_products(plan, plan.output(op.outputs[0], DType.FLOAT), left, right)
+        return
     left_value = matrix(plan, left)
     right_value = right_matrix(plan, left_value, right)
     emit_product(plan, plan.output(op.outputs[0], DType.FLOAT), left_value, right_value, addend, alpha, beta)
+
+
+def _is_of_lines(op: Op, left: Tensor, right: Tensor) -> bool:
+    """Whether a product is one of many with a single row, column or summand, and not put in lanes."""
+    if op.kind != "bmm" or any(tensor.dtype is not DType.FLOAT for tensor in (left, right)):
+        return False
+    (batch, rows, columns), inner = op.outputs[0].shape, left.shape[-1]
+    is_shown = max(len(left.shape), len(right.shape)) > 3
+    return is_shown or (are_lines(batch, rows, columns, inner) and not is_small(batch, rows, columns, inner))
 
 
 ACCUMULATE = "ipu.accumulate.default"

@@ -7,13 +7,11 @@ from collections.abc import Callable
 
 from torchipu._kernels.table.reduce import (
     ARG_ROWS,
-    LOGSUMEXP_ROWS,
     MOMENT_ROWS,
     REDUCE_BOOLS,
     REDUCE_INTEGERS,
     ArgRowsInts,
     Folding,
-    LogsumexpRowsInts,
     MomentRowsInts,
     MomentRowsScalars,
 )
@@ -25,6 +23,7 @@ from torchipu.host.emit.reduce import (
     SHARE,
     adds_halves,
     emit_exact,
+    emit_logsumexp,
     emit_reduction,
     rows_of,
 )
@@ -152,12 +151,8 @@ def _has_norm_order(op: Op) -> bool:
 def logsumexp(op: Op, plan: HostPlanner) -> None:
     """``log(sum(exp(x)))`` without overflow."""
     source = op.needed("self")
-    rows = rows_of(plan, plan.value(source, DType.FLOAT, contiguous=False), reduced_dims(op, source))
-    out = plan.output(op.outputs[0], DType.FLOAT)
-    plan.step(
-        LOGSUMEXP_ROWS, [out], [rows], ints=LogsumexpRowsInts(rows.shape[1]), items=rows.shape[0],
-        grain=max(1, SHARE // (8 * max(1, rows.shape[1]))), writes=[Blocks.of(rows.shape[:1], (1,))],
-    )
+    held = plan.value(source, DType.FLOAT, contiguous=False)
+    emit_logsumexp(plan, plan.output(op.outputs[0], DType.FLOAT), held, reduced_dims(op, source))
 
 
 def _is_not_empty(op: Op) -> bool:

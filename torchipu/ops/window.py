@@ -7,7 +7,13 @@ from dataclasses import replace
 from math import prod
 
 from torchipu._kernels.table.copy import TRIANGLE, TriangleInts
-from torchipu._kernels.table.resample import ADD_STRIDED, AddStridedInts
+from torchipu._kernels.table.resample import (
+    ADD_STRIDED,
+    ADD_WINDOWS,
+    WINDOW_ELEMENTS,
+    AddStridedInts,
+    AddWindowsInts,
+)
 from torchipu.device.codelets import FILL, vector_codelet
 from torchipu.device.compute_sets import copy_set, copy_vertices, elementwise_set, no_vertices
 from torchipu.device.tilings.moves import around, put_in
@@ -15,6 +21,7 @@ from torchipu.device.tilings.sums import overlaps
 from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
 from torchipu.host.emit.rows import row_grain
 from torchipu.ir.graph import Op
+from torchipu.ir.sizes import largest, least
 from torchipu.ir.types import DType
 from torchipu.ops.view import diagonal_of, of_shape
 from torchipu.optable.arguments import at_least, shaped_as
@@ -23,6 +30,9 @@ from torchipu.optable.host_tensor import HostTensor, collapse
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import Constraint, OpSpec, register
 from torchipu.target import Target
+
+WINDOW_BLOCK = 1 << 14
+"""Elements of sums that a thread adds windows to at a time."""
 
 
 def _held(op: Op, plan: HostPlanner, name: str = "self") -> HostTensor:
@@ -56,23 +66,38 @@ def _emit_unfold(op: Op, plan: HostPlanner) -> None:
 
 
 def _emit_unfold_grad(op: Op, plan: HostPlanner) -> None:
-    """Add the windows one position at a time: the elements of a position never overlap."""
+    """Add up, at each position of the dimension, what the windows hold that have it."""
     dy, out = _held(op, plan, "grad_in"), plan.output(op.outputs[0], DType.FLOAT)
     dy = plan.value(op.needed("grad_in"), DType.FLOAT, contiguous=False)
     size, step, dim = op.integer("size"), op.integer("step"), op.integer("dim")
-    emit_fill(plan, out, 0)
-    shown = windows_of(out, dim, size, step)
-    if size <= step and out.shape:
-        emit_copy(plan, shown, dy)
+    if size <= step or not out.shape or 0 in (out.num_elements, dy.num_elements):
+        emit_fill(plan, out, 0)
+        emit_copy(plan, windows_of(out, dim, size, step), dy)
         return
-    for position in range(size):
-        _add(plan, _last(shown, position), _last(dy, position))
+    dim %= len(out.shape)
+    steps = _around(dy, dim)
+    if steps is None:
+        dy = plan.value(op.needed("grad_in"), DType.FLOAT)
+        steps = _around(dy, dim)
+        assert steps is not None
+    positions, inner = out.shape[dim], prod(out.shape[dim + 1 :])
+    block = largest(1, least(positions, WINDOW_BLOCK // inner))
+    ints = AddWindowsInts(
+        windows=dy.shape[dim], step=step, size=size, positions=positions, inner=inner, block=block,
+        from_outer=steps[0], from_window=dy.strides[dim], from_inner=steps[1], from_position=dy.strides[-1],
+    )
+    items = prod(out.shape[:dim]) * -(-positions // block)
+    plan.step(
+        ADD_WINDOWS, [out], [dy], ints=ints, items=items, grain=row_grain(largest(1, dy.num_elements // items)),
+        scratch_bytes=4 * size * WINDOW_ELEMENTS,
+    )
 
 
-def _last(held: HostTensor, position: int) -> HostTensor:
-    """Return one index of the last dimension."""
-    offset = held.offset + position * held.strides[-1]
-    return replace(held, offset=offset, shape=held.shape[:-1], strides=held.strides[:-1])
+def _around(held: HostTensor, dim: int) -> tuple[int, int] | None:
+    """Return the strides along all before a dimension and all behind it but the last; None if there are more."""
+    before, (outer,) = collapse(held.shape[:dim], held.strides[:dim])
+    behind, (inner,) = collapse(held.shape[dim + 1 : -1], held.strides[dim + 1 : -1])
+    return (outer[0], inner[0]) if len(before) == len(behind) == 1 else None
 
 
 # --------------------------------------------------------------------------- windows of images

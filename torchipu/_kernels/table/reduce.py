@@ -175,6 +175,27 @@ class LogsumexpRowsInts(NamedTuple):
     extent: int
 
 
+class LogsumexpLanesInts(NamedTuple):
+    """Integers of ``logsumexp_lanes``.
+
+    Attributes:
+        extent: Of what is reduced.
+        stride: From one element of that to the next.
+        are_beside: Whether elements of the last kept dimension lie beside each other; else there are no more than
+            REDUCE_SHORT to reduce.
+        kept: What is kept.
+    """
+
+    extent: int
+    stride: int
+    are_beside: bool
+    kept: ReduceSpace
+
+
+LOGSUMEXP_LANES = Kernel(
+    "logsumexp_lanes", {"out": "[results], float", "source": "by its strides, float"}, LogsumexpLanesInts, Nothing,
+    items="results",
+)
 LOGSUMEXP_ROWS = Kernel(
     "logsumexp_rows", {"out": "[rows], float", "source": "[rows][extent], float"}, LogsumexpRowsInts, Nothing,
     items="rows",

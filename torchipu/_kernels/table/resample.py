@@ -158,3 +158,48 @@ ADD_STRIDED = Kernel(
     Nothing,
     items="rows of the last dimension",
 )
+
+
+WINDOW_ELEMENTS = 64
+"""Elements behind the dimension of which windows are transposed together."""
+
+
+class AddWindowsInts(NamedTuple):
+    """Integers of ``add_windows``.
+
+    Attributes:
+        windows: Along the dimension.
+        step: From the first position of a window to that of the next.
+        size: Positions of a window.
+        positions: Of the dimension.
+        inner: Elements behind the dimension.
+        block: Positions of an item.
+        from_outer: Stride of what the windows hold, along what is before the dimension.
+        from_window: From window to window.
+        from_inner: Along what is behind the dimension.
+        from_position: From position to position of a window.
+    """
+
+    windows: int
+    step: int
+    size: int
+    positions: int
+    inner: int
+    block: int
+    from_outer: int
+    from_window: int
+    from_inner: int
+    from_position: int
+
+
+ADD_WINDOWS = Kernel(
+    "add_windows",
+    {
+        "sums": "[outer][positions][inner], of all windows at each position",
+        "held": "[outer][windows][inner][size], by its strides",
+    },
+    AddWindowsInts,
+    Nothing,
+    items="outer * blocks of positions",
+    scratch="size * WINDOW_ELEMENTS floats",
+)

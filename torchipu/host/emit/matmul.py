@@ -90,6 +90,11 @@ def right_matrix(plan: HostPlanner, left: HostTensor, tensor: Tensor) -> HostTen
     return matrix(plan, tensor)
 
 
+def is_small(batch: int, rows: int, columns: int, inner: int) -> bool:
+    """Whether matrices of a batch are so small, and so many, that each takes a lane of a vector."""
+    return batch >= LEAST_SMALL and max(rows * inner, inner * columns, rows * columns) <= SMALL_ELEMENTS
+
+
 def emit_product(
     plan: HostPlanner,
     out: HostTensor,
@@ -122,8 +127,7 @@ def emit_product(
     if inner == 0:  # an empty sum is zero: one product of zeros says the same, and the kernel has something to do
         left, right, inner = _zeros(plan, (*left.shape[:-1], 1)), _zeros(plan, (*right.shape[:-2], 1, columns)), 1
     is_plain = addend is None and alpha == 1.0 and not adds and activation is Activation.NONE
-    is_small = max(rows * inner, inner * columns, rows * columns) <= SMALL_ELEMENTS
-    if is_plain and is_small and batch >= LEAST_SMALL and right.dtype is DType.FLOAT:
+    if is_plain and is_small(batch, rows, columns, inner) and right.dtype is DType.FLOAT:
         _emit_small(plan, out, left, right)
         return
     if _is_few_dots(left, right):
@@ -148,8 +152,8 @@ def emit_product(
     packing = Packing.IN_ITEM if packs_both else rows_packing(
         left_strides, right_strides, rows, columns, inner, is_ready=is_ready, is_alone=batch == 1,
     )
-    is_small = rows < FEW_ROWS or columns < 4 * PANEL or inner < LEAST_INNER
-    joins = batch == 1 and is_small and packing is not Packing.AHEAD
+    has_few = rows < FEW_ROWS or columns < 4 * PANEL or inner < LEAST_INNER
+    joins = batch == 1 and has_few and packing is not Packing.AHEAD
     # To a kernel a stride of 0 from column to column says that there are panels: a column that stands for all is packed
     # ahead.
     has_columns = right_strides[1] > 0

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu._kernels.table.reduce import (
     INTEGER_PANEL,
+    LOGSUMEXP_LANES,
+    LOGSUMEXP_ROWS,
     REDUCE_COLUMNS,
     REDUCE_DIMS,
     REDUCE_FEW,
@@ -16,6 +18,8 @@ from torchipu._kernels.table.reduce import (
     REDUCE_SHORT,
     Folding,
     Integer,
+    LogsumexpLanesInts,
+    LogsumexpRowsInts,
     ReduceInts,
     ReduceScalars,
     ReduceSpace,
@@ -32,6 +36,8 @@ MIN_CHUNK = 16384  # a long reduction is cut into chunks of at least this many e
 MAX_CHUNKS = 32  # ... but never more chunks than this: a fixed number, so that results do not depend on threads
 LEAST_TALL = 16  # rows that are left where several of few columns are taken as one
 MIN_COLUMNS = 8  # a vector's: of fewer columns most of one stays empty
+MOST_IN_LANES = 2048
+"""Exponentials that a lane adds up one after the other; longer sums go in blocks, and lose less."""
 JOINING = {
     Folding.SUM_SQUARES: Folding.SUM, Folding.SUM_MAGNITUDES: Folding.SUM, Folding.LARGEST_MAGNITUDE: Folding.LARGEST,
 }
@@ -136,6 +142,28 @@ def emit_reduction(
     shape, dim = ((chunks, results), 0) if columns else ((results, chunks), 1)
     partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
     emit_reduction(plan, out, partials, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
+
+
+def emit_logsumexp(plan: HostPlanner, out: HostTensor, held: HostTensor, dims: Sequence[int]) -> None:
+    """Emit ``log(sum(exp(held)))`` over some dimensions, ascending, without overflow; all is FLOAT."""
+    (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    total = math.prod(reduced)
+    is_one_run = len(reduced) == 1 and len(kept) <= REDUCE_DIMS and held.num_elements > 0
+    are_beside = kept_strides[-1] == 1 and kept[-1] >= MIN_COLUMNS and reduced_strides[-1] != 1
+    if is_one_run and (total <= MOST_IN_LANES if are_beside else total <= REDUCE_SHORT):
+        plan.step(
+            LOGSUMEXP_LANES, [out], [held],
+            ints=LogsumexpLanesInts(total, reduced_strides[0], are_beside, _space(kept, kept_strides)),
+            items=out.num_elements, grain=max(1, SHARE // (8 * total)), writes=[Blocks.of((out.num_elements,), (1,))],
+            samples=Samples.of(out.num_elements, out, held),
+        )
+        return
+    rows = rows_of(plan, held, dims)
+    plan.step(
+        LOGSUMEXP_ROWS, [out], [rows], ints=LogsumexpRowsInts(rows.shape[1]), items=rows.shape[0],
+        grain=max(1, SHARE // (8 * max(1, rows.shape[1]))), writes=[Blocks.of(rows.shape[:1], (1,))],
+        samples=Samples.of(rows.shape[0], out, rows),
+    )
 
 
 def adds_halves(held: HostTensor, dims: Sequence[int], folding: Folding) -> bool:

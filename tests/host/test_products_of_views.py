@@ -1,0 +1,99 @@
+"""Products of single lines read windows and repeated matrices without a copy: values, gradients and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import torchipu
+from torchipu.host.planner import Planner
+
+Function = Callable[..., torch.Tensor]
+
+
+def neighbours(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Attend to the nine neighbours of each position."""
+    keys, values = (F.pad(each, (0, 0, 4, 4)).unfold(1, 9, 1) for each in (y, y * x))
+    return torch.einsum("btw,btdw->btd", torch.einsum("btd,btdw->btw", x, keys).softmax(-1), values)
+
+
+PRODUCTS: dict[str, Function] = {
+    "windows": neighbours,
+    "windows with steps": lambda x, y: (x[:, :8, None, :] @ y.unfold(1, 6, 2)[:, :8]).squeeze(2),
+    "repeated matrices": lambda x, y: (y[:, None].expand(-1, 5, -1, -1) @ x[:, :5, :, None]).squeeze(-1),
+    "repeated rows": lambda x, y: x[:, None, :1].expand(-1, 9, -1, -1) @ y[:, :9, :, None].expand(-1, -1, -1, 7),
+    "a column times a row": lambda x, y: x[..., None] @ y[:, :, None, :7],
+    "transposed after the reshape": lambda x, y: torch.bmm(
+        x[:, :18].reshape(54, 1, 13), y.unfold(1, 3, 1).mT.reshape(54, 3, 13).mT,
+    ),
+    "reshaped by halves of the batch": lambda x, y: torch.bmm(
+        x[:, None].expand(-1, 5, -1, -1).reshape(15, 20, 13)[:, :1],
+        y[:, None].expand(-1, 5, -1, -1).reshape(15, 20, 13).mT,
+    ),
+}
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels of all plans that are made."""
+    names: list[str] = []
+    emitted = Planner.emitted
+
+    def noted(planner: Planner) -> object:
+        result = emitted(planner)
+        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
+        return result
+
+    monkeypatch.setattr(Planner, "emitted", noted)
+    return names
+
+
+def drawn() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(3, 20, 13), torch.randn(3, 20, 13)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_values_and_gradients_are_those_of_float64(name: str, kernels: list[str]) -> None:
+    function, found = PRODUCTS[name], []
+    for threads in (1, 2):
+        torch._dynamo.reset()
+        given = [each.requires_grad_() for each in drawn()]
+        compiled = torch.compile(function, backend="ipu", options=torchipu.Options(host_threads=threads))
+        result = compiled(*given)
+        result.square().sum().backward()
+        found.append([result.detach(), *(each.grad for each in given)])
+    assert "line_products" in kernels
+    exact = [each.double().requires_grad_() for each in drawn()]
+    expected = function(*exact)
+    expected.square().sum().backward()
+    for mine, other, right in zip(*found, [expected.detach(), *(each.grad for each in exact)], strict=True):
+        assert mine is not None
+        assert right is not None
+        assert (mine.double() - right).abs().max() <= 1e-5 * right.abs().max()
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("name", ["windows with steps", "repeated matrices", "a column times a row"])
+def test_no_operand_is_copied(name: str, kernels: list[str]) -> None:
+    with torch.no_grad():
+        torch.compile(PRODUCTS[name], backend="ipu")(*drawn())
+    assert kernels == ["line_products"]
+
+
+def test_the_forward_keeps_no_windows_for_the_backward() -> None:
+    x, y = (each.requires_grad_() for each in drawn())
+    kept = 0
+
+    def packed(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
+        result = torch.compile(lambda x, y: x[:, :12, None, :] @ y.unfold(1, 9, 1), backend="ipu")(x, y)
+    assert 0 < kept <= x.numel() + y.numel()
+    result.sum().backward()

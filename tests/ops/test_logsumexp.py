@@ -1,0 +1,65 @@
+"""``logsumexp`` against float64: over layouts of what is kept and reduced, lengths, infinities and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.kernels.elem_planner import DTYPES, MiniPlanner
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.optable.spec import lookup
+
+TARGET = "aten.logsumexp.default"
+CASES: dict[str, tuple[Callable[[], torch.Tensor], list[int], str]] = {
+    "short rows": (lambda: torch.randn(7, 5, 12), [2], "logsumexp_lanes"),
+    "columns": (lambda: torch.randn(5, 9, 37), [1], "logsumexp_lanes"),
+    "many columns": (lambda: torch.randn(100, 19), [0], "logsumexp_lanes"),
+    "few columns": (lambda: torch.randn(6, 20, 3), [1], "logsumexp_lanes"),
+    "rows that are columns": (lambda: torch.randn(4, 30, 40).mT, [2], "logsumexp_lanes"),
+    "a permuted batch": (lambda: torch.randn(6, 4, 11, 13).permute(1, 3, 0, 2), [2], "logsumexp_lanes"),
+    "a single result": (lambda: torch.randn(29), [0], "logsumexp_lanes"),
+    "one of each": (lambda: torch.randn(10, 1), [1], "logsumexp_lanes"),
+    "repeated": (lambda: torch.randn(1, 6, 10).expand(4, 6, 10), [0], "logsumexp_lanes"),
+    "long rows": (lambda: torch.randn(5, 5000), [1], "logsumexp_rows"),
+    "few long columns": (lambda: torch.randn(40, 3), [0], "logsumexp_rows"),
+    "long columns": (lambda: torch.randn(2049, 9), [0], "logsumexp_rows"),
+    "dimensions that lie apart": (lambda: torch.randn(3, 4, 5), [0, 2], "logsumexp_rows"),
+    "all": (lambda: torch.randn(3, 4, 5), [0, 1, 2], "logsumexp_rows"),
+}
+
+
+def logsumexp(held: torch.Tensor, dims: list[int], threads: int) -> tuple[torch.Tensor, list[str]]:
+    plan = MiniPlanner(threads)
+    given = Tensor("self", tuple(held.shape), DTYPES[held.dtype])
+    result = Tensor("out", tuple(torch.logsumexp(held, dims).shape), DType.FLOAT)
+    plan.values[given] = plan.hold(held)
+    spec = lookup(TARGET)
+    assert spec is not None
+    assert spec.emit is not None
+    spec.emit(Op(spec.kind, (given,), (result,), {"dim": dims, "keepdim": False}, TARGET, ("self",)), plan)
+    return plan.fetch(plan.values[result]), plan.steps
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sums_are_those_of_float64(name: str) -> None:
+    torch.manual_seed(0)
+    make, dims, kernel = CASES[name]
+    held = make() * 30
+    found, steps = logsumexp(held, dims, threads=1)
+    assert steps[-1] == kernel
+    torch.testing.assert_close(found.double(), torch.logsumexp(held.double(), dims), rtol=1e-6, atol=1e-6)
+    assert torch.equal(logsumexp(held, dims, threads=3)[0], found)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 50), (50, 4), (20, 30)])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_infinities_and_nans_come_out_as_eager_gives_them(shape: tuple[int, int], dim: int) -> None:
+    torch.manual_seed(0)
+    held = torch.randn(shape)
+    held[0, 0], held[1, 1], held[2, :] = torch.inf, torch.nan, -torch.inf
+    held[:, 2] = -torch.inf
+    found, _ = logsumexp(held, [dim], threads=1)
+    torch.testing.assert_close(found, torch.logsumexp(held, dim), equal_nan=True)
