@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torchipu.ops  # noqa: F401  its records fill the op table
+from torchipu import forks
 from torchipu.device.cost import Cost, chart, estimate
 from torchipu.device.gradient_sums import accumulated_apart
 from torchipu.device.locations import locate
@@ -164,7 +164,7 @@ class OnDevice:
     def __init__(self, make: Callable[[], tuple[Schedule, Executable, Cost]]) -> None:
         self._make: Callable[[], tuple[Schedule, Executable, Cost]] | None = make
         self._made: tuple[Schedule, Executable, Cost] | None = None
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def __call__(self) -> tuple[Schedule, Executable, Cost]:
         """Return schedule, device program and cycles.

@@ -10,13 +10,14 @@ import functools
 import importlib
 import importlib.util
 import sys
-import threading
 import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from torchipu import forks
 
 INSTALLERS: dict[str, str] = {
     "torch._dynamo.backends.registry": "torchipu.hooks:look_up_in_turn",
@@ -66,7 +67,7 @@ def look_up_in_turn(registry: Any) -> None:
     Args:
         registry: The module ``torch._dynamo.backends.registry``.
     """
-    lock, look_up = threading.RLock(), registry.lookup_backend
+    lock, look_up = forks.reentrant_lock(), registry.lookup_backend
 
     @functools.wraps(look_up)
     def lookup_backend(compiler_fn: Any) -> Any:

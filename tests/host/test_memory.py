@@ -43,3 +43,16 @@ def test_what_the_user_hands_over_lies_as_the_user_has_it() -> None:
     memory = Memory()
     held = memory.storage((TWELVE,), DType.FLOAT, Place.INPUT)
     assert memory.is_within(HostTensor(held.buffer, 0, (TWELVE,), (3,), DType.FLOAT))
+
+
+@pytest.mark.parametrize(("offset", "shape", "strides", "dtype", "is_whole"), [
+    (0, (3, 4), (4, 1), DType.FLOAT, True), (0, (12,), (1,), DType.FLOAT, True),
+    (0, (3, 4), (1, 3), DType.FLOAT, False),
+    (0, (11,), (1,), DType.FLOAT, False), (1, (12,), (1,), DType.FLOAT, False), (0, (12,), (1,), DType.HALF, False),
+])
+def test_a_view_is_all_of_its_allocation_where_it_begins_with_it_and_is_as_long(
+    offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, is_whole: bool,
+) -> None:
+    memory = Memory()
+    held = memory.storage((TWELVE,), DType.FLOAT, Place.ARENA)
+    assert memory.is_all_of(HostTensor(held.buffer, offset, shape, strides, dtype)) is is_whole

@@ -10,12 +10,13 @@ import torch
 
 import torchipu
 import torchipu.host.arrangement
+import torchipu.host.planner
 from torchipu._kernels.abi import Plan
 from torchipu._kernels.table.copy import FILL, FillInts
 from torchipu.host.plan import HostPlan
 from torchipu.host.steps import Step
 from torchipu.host.storage import Allocation, Place
-from torchipu.host.unit_memory import Near, Ownership, near_arguments
+from torchipu.host.unit_memory import Near, Ownership, lie_apart, near_arguments
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.samples import Samples
@@ -40,6 +41,17 @@ def near(
     allocations = [Allocation(number, 1 << 20, place) for number in range(10)]
     steps = [*(one for one, _ in members), *others]
     return near_arguments(members, chunk, Ownership.of(steps, kept, allocations))
+
+
+@pytest.mark.parametrize(("windows", "expected"), [
+    ([(0, 8, 8)], True), ([(4, 8, 8), (0, 4, 8)], True), ([(-4, 4, 8)], True),
+    ([(0, 12, 8)], False), ([(0, 4, 8), (8, 12, 8)], False), ([(0, 4, 8), (4, 8, 16)], False), ([(0, 0, 8)], False),
+    ([(0, 4, 0)], False), ([], False),
+])
+def test_parts_of_samples_lie_apart_where_all_steps_are_alike_and_as_long_as_these(
+    windows: list[tuple[int, int, int]], expected: bool,
+) -> None:
+    assert lie_apart(windows) is expected  # each from a byte to another, and bytes to that of the next sample
 
 
 FIRST, SECOND = step(held(1, 40, 4), held(0, 40, 4), count=40), step(held(2, 40, 4), held(1, 40, 4), count=40)

@@ -11,9 +11,9 @@ from tests.parts.cases import CASES, made
 from torchipu.errors import ScheduleError
 from torchipu.host.recomputation import undone
 from torchipu.ir.graph import Tensor
-from torchipu.ir.types import DType, Role
-from torchipu.optable.transfer import Moment
-from torchipu.parts.cut import Cut, Segment, Transfer, cut
+from torchipu.ir.types import DType, Leg, Role
+from torchipu.optable.transfer import RECEIVE, SEND, Moment
+from torchipu.parts.cut import Cut, Segment, Transfer, cut, weight
 from torchipu.parts.order import make_timetable
 
 
@@ -34,6 +34,20 @@ def test_activations_and_their_gradients_go_once_a_micro_batch_and_squares_in_on
     update = [one for one in found.transfers if one.moment is Moment.UPDATE]
     assert len({one.message for one in update if one.target == 1}) == 1
     assert [one.tensor.name for one in update if one.target == 0] == ["hyper.0.clipped"]
+
+
+def test_a_part_has_its_transfers_by_moment_and_segments_weigh_what_their_ops_do():
+    case = CASES["pipelined"]
+    found = cut_of(made(case), *case.inputs())
+    assert {one.moment for one in found.transfers} >= {Moment.BODY, Moment.UPDATE}
+    for process, part in enumerate(found.parts):
+        for moment in Moment:
+            theirs = [one for one in found.transfers if one.moment is moment and process in (one.source, one.target)]
+            assert sorted(one.number for one in part.transfers[moment]) == sorted(one.number for one in theirs)
+        own = [op for op in part.graph.ops if op.target not in (SEND, RECEIVE)]
+        heaviest = max(weight(op) for op in own if op.leg is Leg.FORWARD)
+        assert min(segment.weight for segment in part.segments) >= 0
+        assert sum(segment.weight for segment in part.segments) > heaviest
 
 
 def test_states_are_where_their_weight_is_updated():

@@ -8,7 +8,7 @@
 #include "threads.h"  /* first: it asks the system for what is its own */
 #include <stdio.h>
 
-enum { ITEMS = 512, STEPS = 6, CALLERS = 2 };
+enum { ITEMS = 512, STEPS = 6, CALLERS = 2, MOST_GRAIN = 40, SCRATCH = 64 };
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static int programs, threads, is_racing;
@@ -37,6 +37,13 @@ static int turned(char *const *args, const int64_t *ints, const double *scalars,
   return 0;
 }
 
+/* to[i] = from[i]: of a strand whose thread has near what the step before it made of the same unit. */
+static int kept(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)ints, (void)scalars, (void)scratch;
+  for (int64_t i = begin; i < end; i++) ((int64_t *)args[0])[i] = ((const int64_t *)args[1])[i];
+  return 0;
+}
+
 /* to[0] += 1, in lanes that take turns. */
 static int counted(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
   (void)ints, (void)scalars, (void)scratch;
@@ -49,21 +56,30 @@ static void run_program(uint64_t *state) {
   const int64_t items = 1 + (int64_t)(drawn(state) % ITEMS), lanes = 1 + (int64_t)(drawn(state) % 3);
   int64_t sums[ITEMS] = {0};
   for (int64_t i = 0; i < items; i++) memory[0][0][i] = memory[0][1][i] = i;
-  if (ti_prepare(threads, 64)) exit(3);
+  if (ti_prepare(threads, SCRATCH + 8 * MOST_GRAIN)) exit(3);
   ti_begin(&TI_POOL);
   for (int step = 0; step < STEPS; step++) {
     char *args[4] = {(char *)memory[step + 1][0], (char *)memory[step][0], (char *)memory[step + 1][1],
                      (char *)memory[step][1]};
-    const int64_t grain = 1 + (int64_t)(drawn(state) % 40);
+    const int64_t grain = 1 + (int64_t)(drawn(state) % MOST_GRAIN);
     ti_job job = {.fn = turned, .args = args, .ints = &items, .items = items, .grain = grain, .lanes = 2,
-                  .scratch_bytes = 64, .num_args = 2};
+                  .scratch_bytes = SCRATCH, .num_args = 2};
     if (drawn(state) % 2) {
-      ti_part parts[2] = {{.job = job, .per_unit = grain, .number = 0}, {.job = job, .per_unit = grain, .number = 1}};
-      parts[0].job.lanes = parts[1].job.lanes = 1;
-      parts[1].job.args = args + 2;
       const int64_t units = (items + grain - 1) / grain;
-      ti_strand strands[2] = {{&parts[0], units, 1}, {&parts[1], units, 1}};
-      ti_phase phase = {strands, 2 * units, 2};
+      const int by_near = drawn(state) % 2;  /* whether the second strand hands on in the scratch of its threads */
+      const ti_near made = {.unit_bytes = 8 * grain, .argument = 0}, read = {.unit_bytes = 8 * grain, .argument = 1};
+      char *through[2] = {NULL, args[3]}, *out_of[2] = {args[2], NULL};  /* where it is near no address counts */
+      job.lanes = 1;
+      ti_part first = {.job = job, .per_unit = grain}, parts[2] = {first, first};
+      parts[0].job.args = by_near ? through : args + 2, parts[0].number = 1;
+      if (by_near) parts[0].near = &made, parts[0].num_near = 1;
+      parts[1].job.fn = kept, parts[1].job.args = out_of, parts[1].near = &read, parts[1].num_near = 1, parts[1].number = 2;
+      ti_strand strands[2] = {
+        {.parts = &first, .units = units, .num_parts = 1},
+        {.parts = parts, .units = units, .near_at = SCRATCH, .near_bytes = by_near ? 8 * grain : 0,
+         .num_parts = 1 + by_near},
+      };
+      ti_phase phase = {.strands = strands, .units = 2 * units, .num_strands = 2};
       ti_run_phase(&TI_POOL, &phase, threads);
     } else {
       ti_run(&TI_POOL, &job, threads);

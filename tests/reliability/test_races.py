@@ -14,6 +14,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("races"))
 
 
+@pytest.mark.whole  # no line of Python tells that it reaches what nothing else does
 @pytest.mark.parametrize("threads", [2, 5])
 def test_the_pool_has_no_races_and_gives_right_values(program: Path, threads: int) -> None:
     races, wrong, away = races_of(program, 40, threads)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchipu import forks
 from torchipu.backend.counts import COUNTS
 from torchipu.backend.program import Program, Recipe
 from torchipu.backend.results import inputs_shown
@@ -70,7 +70,7 @@ class AnySize:
         self.shown = inputs_shown(gm)
         self.programs: OrderedDict[tuple[object, ...], Program] = OrderedDict()
         self.num_bytes: dict[tuple[object, ...], int] = {}
-        self.lock = threading.Lock()
+        self.lock = forks.lock()
         self.warned = False
         self.symbolic: SymbolicGraph | None = None
         try:

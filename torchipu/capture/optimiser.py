@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
@@ -184,6 +185,18 @@ def _kind_of(optimizer: torch.optim.Optimizer, ignores_own_step: bool) -> _Kind:
     )
 
 
+def _as_number(optimizer: torch.optim.Optimizer, name: str, value: Any) -> float:
+    """Return a hyper-parameter as a number: of a tensor or another array with one element, that."""
+    if not isinstance(value, (str, bytes)):  # which float() would read
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            return float(value)
+    raise OptionsError(
+        f"{type(optimizer).__name__}: {name} of a parameter group must be a number, got {type(value).__name__} "
+        f"{value!r}", option=name, value=value,
+        remedy=f'set group["{name}"] to a number in each group of optimizer.param_groups',
+    )
+
+
 def _home(optimizer: type) -> str:
     """Return the package from which users import a class of optimiser."""
     return ".".join(optimizer.__module__.split(".")[:2])
@@ -344,8 +357,9 @@ class _Builder:
             given["beta1"], given["beta2"] = given["betas"]
         given["grad_scale"] = self.gradient_scale
         for name, place in HYPER.items():
-            if given.get(name) is not None:
-                row[place] = float(given[name])
+            value = given.get(name)
+            if value is not None or self.optimizer.defaults.get(name) is not None and name in given:
+                row[place] = _as_number(self.optimizer, name, value)
         if self.always_damps and row[HYPER["momentum"]] == 0:
             row[HYPER["lr"]] *= 1.0 - row[HYPER["dampening"]]  # the op without a buffer does not read dampening
         return row

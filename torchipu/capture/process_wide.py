@@ -19,6 +19,7 @@ from torch._dynamo.convert_frame import compile_lock
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.nn.modules import module as torch_module
 
+from torchipu.capture import waiting_forks  # noqa: F401 - forks wait from now on
 from torchipu.capture.held_signals import signals_held
 
 
@@ -27,7 +28,7 @@ def capturing() -> Iterator[None]:
     """Let no other thread capture meanwhile, and handlers of signals raise between two nodes, not within one.
 
     The lock is the one that torch.compile holds while it calls a backend: with one of our own, a thread that captures
-    through Dynamo and one that Dynamo calls us from would wait for each other.
+    through Dynamo and one that Dynamo calls us from would wait for each other. A fork waits for it too.
     """
     _begin_autograd()
     with compile_lock, signals_held(), contextlib.ExitStack() as stack:

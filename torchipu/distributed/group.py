@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
 
+from torchipu import forks
 from torchipu.distributed.file_store import FileMeeting
 from torchipu.distributed.meeting import first_line, meet
 from torchipu.distributed.timeouts import COLLECTIVE_TIMEOUT, INIT_TIMEOUT, seconds_of
@@ -19,7 +19,7 @@ from torchipu.errors import RendezvousError
 _formed: ProcessGroup | None = None
 _meeting: FileMeeting | None = None
 _num_formed = 0
-_lock = threading.Lock()
+_lock = forks.lock()
 
 
 def form(

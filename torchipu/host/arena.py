@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import mmap
-import threading
 
 import torch
 
+from torchipu import forks
 from torchipu._kernels.abi import CHECKED
 from torchipu.host.shared import Shared
 
@@ -39,7 +39,7 @@ class Arena:
         self._num_bytes = 0
         self.memory = aligned_bytes(0)
         """What programs have, one at a time: who runs one while no other engine runs may take it without asking."""
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def grow(self, num_bytes: int) -> None:
         """Make room for a program; where there was less, for somewhat larger ones too.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
+from torchipu import forks
 from torchipu._kernels.abi import Call, are_row_major
 from torchipu.host import output_memory
 from torchipu.host.apartness import Apartness
@@ -88,7 +88,7 @@ class GraphExecutor:
         self.apartness = Apartness(graph.inputs, set(self.edge.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self.output_memory = output_memory.SHARED.get()
         self.border_memory = output_memory.BORDER.get()
         self.plans: dict[Key, BoundPlan] = {}

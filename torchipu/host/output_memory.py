@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
+from torchipu import forks
 from torchipu.host.shared import Shared
 
 LEAST_BYTES = 64 << 10
@@ -89,7 +89,7 @@ class OutputMemory:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._kept: list[_Kept] = []
         self._by_size: dict[int, list[_Kept]] = {}
         self._largest_call = 0

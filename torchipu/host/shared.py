@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from torchipu import forks
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ class Shared(Generic[T]):
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._held: weakref.ref[T] | None = None
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def get(self) -> T:
         """Return the object, which whoever asks keeps."""

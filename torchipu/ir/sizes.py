@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import operator
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from torchipu import forks
 
 Numbers = Sequence[Any]
 """What each number of a `Sizes` is, in the order in which they were noted."""
@@ -253,7 +254,7 @@ class Sizes:
         self._compiled: list[Callable[[list[int]], None]] = []
         self._num_compiled = 0
         self._apart: list[Size] = []
-        self.lock = threading.RLock()
+        self.lock = forks.reentrant_lock()
         self.given = [Size(self, place) for place in range(len(self.names))]
 
     def apart(self, number: int) -> Size:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from torchipu import forks
 from torchipu.errors import UnsupportedOpError
 from torchipu.onnx.files import EXTRA
 
 NEED_TORCHVISION = frozenset({"DeformConv", "ImageDecoder", "MaxRoiPool", "NonMaxSuppression", "RoiAlign"})
 """Operators that the converter computes by torchvision's."""
 _PARTS = ("torchvision", "torchvision.io", "torchvision.ops")
-_LOCK = threading.Lock()
+_LOCK = forks.lock()
 
 
 @functools.cache

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchipu import forks
+
 STOPPED = "T"
 STATES = {
     "R": "running", "S": "waiting", "D": "waiting for a disk or a network", "T": "stopped", "t": "held by a debugger",
@@ -48,7 +50,7 @@ class Deaths:
         self.began = time.monotonic()
         self._deaths: list[Death] = []
         self._stopped_since: dict[int, float] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._threads = [
             threading.Thread(target=self._wait, args=entry, daemon=True) for entry in self.pid_by_rank.items()
         ]

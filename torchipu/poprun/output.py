@@ -16,6 +16,8 @@ from typing import IO
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
+from torchipu import forks
+
 CHUNK_BYTES = 1 << 16
 PATIENCE_SECONDS = 0.2
 """How long the beginning of a line, such as a prompt or a progress bar, waits for its end before it is shown, while no
@@ -57,7 +59,7 @@ class Output(LogsSpecs):
         self._streams: dict[int, _Stream] = {}
         self._write_ends: list[int] = []
         self._selector = selectors.DefaultSelector()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
 

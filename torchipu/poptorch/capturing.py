@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 import torch
+
+from torchipu import forks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -127,7 +128,7 @@ class _Quiet:
     """A filter of torch's tracebacks that is there as long as some thread captures."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._captures = 0
 
     def __enter__(self) -> None:

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from torchipu import forks
 from torchipu.pvti.schema import FORMAT, SUFFIX, TABLES, VERSION
 
 MOST_HELD = 4096
@@ -31,7 +32,7 @@ class Recorder:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._began_ns = time.perf_counter_ns()
         self._began_us = time.time_ns() // 1000
         name = Path(sys.argv[0]).stem or "python"
@@ -118,7 +119,7 @@ class Recorder:
 
 
 _RECORDERS: dict[Path, Recorder] = {}
-_LOCK = threading.Lock()
+_LOCK = forks.lock()
 
 
 def recorder_of(directory: Path) -> Recorder:
@@ -137,8 +138,6 @@ def flush() -> None:
 
 def _begin_anew() -> None:
     """Let a child process write files of its own: what waited in its parent is written there."""
-    global _LOCK
-    _LOCK = threading.Lock()
     _RECORDERS.clear()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchipu import artifacts
+from torchipu import artifacts, forks
 from torchipu._kernels.abi import Footprint, ModelMembers
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture.built import Built
@@ -86,7 +85,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self.model = model
         self.options = given_or_default(options)
         self.target = lookup_target(self.options.target)
-        self._lock = threading.RLock()  # Lightning has a report written from within a call
+        self._lock = forks.reentrant_lock()  # Lightning has a report written from within a call
         self._parts = None if self.options.pipeline_group is None else InParts(self.options)
         self._bound: BoundPlan | None = None
         self._compiled: Compiled | None = None

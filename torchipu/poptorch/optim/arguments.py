@@ -17,7 +17,11 @@ def moment_types(first: torch.dtype | None, second: torch.dtype | None) -> dict[
 
 
 def present(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that were given."""
+    """Return the arguments that were given; refuse text, which torch would compare with a number."""
+    for name, value in values.items():
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(part, (str, bytes)):
+                raise TypeError(f"{name} must be a number, got {type(part).__name__} {part!r}")
     return {name: value for name, value in values.items() if value is not None}
 
 

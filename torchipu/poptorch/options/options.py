@@ -232,10 +232,18 @@ class Options(OptionsDict):
         """Seed the device, and torch on the host at once.
 
         Args:
-            random_seed: The seed.
+            random_seed: The seed, from -2**63 to 2**64 - 1.
+
+        Raises:
+            AssertionError: It is no int.
+            ValueError: It is one that torch does not take.
         """
         if not isinstance(random_seed, int):
             raise AssertionError(f"randomSeed takes an int, not {type(random_seed)}")
+        if not -(2**63) <= random_seed < 2**64:
+            raise ValueError(
+                f"randomSeed takes an int from -2**63 to 2**64 - 1, as torch.manual_seed does, not {random_seed}"
+            )
         self._check_frozen()
         torch.manual_seed(random_seed)
         return self.createOrSet(random_seed=random_seed)
