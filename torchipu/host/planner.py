@@ -27,6 +27,7 @@ from torchipu.host.groups import grouped
 from torchipu.host.kept_floats import KeptFloats
 from torchipu.host.late_look_ups import with_late_look_ups
 from torchipu.host.layouts import Layouts
+from torchipu.host.look_ups_for_each import with_look_ups_for_each
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
 from torchipu.host.orders import Orders, with_channels_last
@@ -106,7 +107,7 @@ class Planner:
         if frozen and not graph.updates and (observation is None or not observation.is_on):
             graph = with_late_look_ups(graph, frozen)
         if observation is None or not observation.is_on:
-            graph = with_products_of_views(graph)
+            graph = with_look_ups_for_each(with_products_of_views(graph))
         if micro_batches > 1 or replicas.count == 1:
             graph, totals = with_totals(graph)
         self.graph, states = graph, (*states, *totals)
