@@ -80,9 +80,9 @@ LOOKED_UP: dict[str, Function] = {
     "embedded": lambda x, i: torch.cat((nn.functional.embedding(i[0], x), nn.functional.embedding(i[1], x)), -1),
     "beside a chain": lambda x, i: torch.cat((x[i[0]], x[:30] + 1, x[i[1]]), -1),
     "of an inner dimension": lambda x, i: torch.cat((x.view(5, 8, 64)[:, i[0] % 8], x.view(5, 8, 64)[:, i[1] % 8]), -1),
+    "a piece that others read": lambda x, i: torch.cat((z := x[i[0]], x[i[1]]), -1).sum() + (z @ z.mT).sum(),
 }
 LOOKED_UP_AND_COPIED: dict[str, tuple[Function, int]] = {
-    "a piece that others read": (lambda x, i: torch.cat((z := x[i[0]], x[i[1]]), -1).sum() + (z @ z.mT).sum(), 1),
     "narrow heads": (lambda x, i: torch.cat((x.view(40, 16, 4)[i[0]], x.view(40, 16, 4)[i[1]]), -1), 2),
     "columns": (lambda x, i: torch.cat((x[:, i[0]], x[:, i[1]])), 0),
     "columns side by side": (lambda x, i: torch.cat((x[:, i[0]], x[:, i[1]]), -1), 2),

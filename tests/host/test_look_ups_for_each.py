@@ -26,8 +26,9 @@ FUNCTIONS: dict[str, Function] = {
         [(torch.cat([r := h[edges[0]], h[edges[1]]], -1) * weight).T, r.T],
     ),
     "twice in one": lambda h, edges, weight: torch.cat([r := h[edges[0]], r], -1) * weight + r.sum(),
-    "in two": lambda h, edges, weight: torch.cat([r := h[edges[0]], h[edges[1]]], -1) * torch.cat([h[edges[1]], r * 2], -1)
-    * weight,
+    "in two": lambda h, edges, weight: (
+        torch.cat([r := h[edges[0]], h[edges[1]]], -1) * torch.cat([h[edges[1]], r * 2], -1) * weight
+    ),
     "embedded": lambda h, edges, weight: (
         torch.cat([r := torch.nn.functional.embedding(edges[0], h), h[edges[1]]], -1) @ weight + (r * r).sum(-1)
     ),
