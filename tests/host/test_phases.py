@@ -260,3 +260,40 @@ def test_the_engine_refuses_phases_that_leave_steps_out():
     plan = two_steps()
     with pytest.raises(ValueError, match="are not all of step 0"):
         plan.set_phases([(0, 2, [[(2, [(0, 1, ()), (1, 1, ())])]])])
+
+
+REDUCED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "few columns": lambda x: (x.relu() * 2).sum(2),
+    "largest of few columns": lambda x: (x.relu() * 2).amax(2),
+    "exponentials of columns": lambda x: (x.relu() * 2).mT.logsumexp(2),
+    "exponentials of few columns": lambda x: (x.relu() * 2).logsumexp(2),
+    "along rows": lambda x: (x.relu() * 2).sum(3),
+    "exponentials along rows": lambda x: (x.relu() * 2).logsumexp(3),
+    "of a permuted value": lambda x: (x.relu() * 2).permute(3, 1, 0, 2).sum(3),
+    "windows that overlap": lambda x: torch.bmm((x[0, 0].relu() * 2).unfold(0, 7, 1), x[0, :14, :7, :1]),
+    "a transposed matrix": lambda x: (x[0, 0].relu() * 2).mT @ (x[0, 1].relu() * 2),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", REDUCED)
+def test_a_sample_has_all_that_its_results_are_made_of(name: str, threads: int) -> None:
+    """Columns lie in each other: of those of one result no chunk of the step before makes all, but one of whole rows."""
+    torch.manual_seed(0)
+    x, function = torch.randn(7, 90, 20, 5), REDUCED[name]
+    with torch.no_grad():
+        found = torch.compile(function, backend="ipu", options={"host_threads": threads})(x)
+    torch.testing.assert_close(found.double(), function(x.double()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "strides", "count", "step"), [
+    ((6, 5, 4), (20, 4, 1), 6, 80), ((6, 5, 4), (20, 4, 1), 30, 16), ((6, 5, 4), (24, 4, 1), 6, 96),
+    ((6, 4, 5), (20, 1, 4), 6, 80),  # columns of a sample
+    ((4, 6, 5), (1, 20, 4), 4, 0),  # samples that are columns
+    ((6, 5), (2, 1), 6, 0),  # windows that overlap
+    ((6, 5), (5, -1), 6, 0), ((6, 5), (0, 1), 6, 0),
+])
+def test_samples_that_lie_in_each_other_are_not_divided(
+    shape: tuple[int, ...], strides: tuple[int, ...], count: int, step: int,
+) -> None:
+    assert Samples.of(count, HostTensor(0, 0, shape, strides, DType.FLOAT)).strides == (step,)

@@ -100,7 +100,10 @@ def _whole_step(held: HostTensor, count: int) -> int:
 
 
 def _step(held: HostTensor, count: int) -> int:
-    """Return the bytes from a sample to the next where leading dimensions are the samples in equal steps; else 0."""
+    """Return the bytes from a sample to the next where leading dimensions are the samples in equal steps; else 0.
+
+    What a sample has ends before the next one begins: columns, and windows that overlap, lie in each other.
+    """
     dims, found = 0, 1
     while dims < len(held.shape) and found < count:
         found *= held.shape[dims]
@@ -108,4 +111,11 @@ def _step(held: HostTensor, count: int) -> int:
     if found != count:
         return 0
     sizes, (steps,) = collapse(held.shape[:dims], held.strides[:dims])
-    return steps[0] * held.dtype.host_bytes if len(sizes) == 1 and sizes[0] > 1 else 0
+    if len(sizes) != 1 or sizes[0] == 1:
+        return 0
+    extent = 1
+    for size, stride in zip(held.shape[dims:], held.strides[dims:], strict=True):
+        if stride < 0:
+            return 0
+        extent += (size - 1) * stride
+    return steps[0] * held.dtype.host_bytes if extent <= steps[0] else 0

@@ -134,7 +134,7 @@ def emit_reduction(
         grain=max(1, SHARE // max(1, chunk * (min(columns, REDUCE_PANEL) if columns else 1))),
         writes=[Blocks.of((results // columns, columns), (1, REDUCE_PANEL)) if columns else Blocks.of((results,), (1,))]
         if last else [],
-        samples=Samples.of(results, target, held) if last and not columns else None,
+        samples=_samples(results, target, held, dims) if last and not columns else None,
     )
     if last:
         return
@@ -142,6 +142,12 @@ def emit_reduction(
     shape, dim = ((chunks, results), 0) if columns else ((results, chunks), 1)
     partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
     emit_reduction(plan, out, partials, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
+
+
+def _samples(results: int, out: HostTensor, held: HostTensor, dims: Sequence[int]) -> Samples:
+    """Return the samples of a reduction: of each result what is reduced to it, wherever that lies."""
+    kept = [dim for dim in range(len(held.shape)) if dim not in dims]
+    return Samples.of(results, out, held.permuted([*kept, *dims]))
 
 
 def emit_logsumexp(plan: HostPlanner, out: HostTensor, held: HostTensor, dims: Sequence[int]) -> None:
@@ -155,7 +161,7 @@ def emit_logsumexp(plan: HostPlanner, out: HostTensor, held: HostTensor, dims: S
             LOGSUMEXP_LANES, [out], [held],
             ints=LogsumexpLanesInts(total, reduced_strides[0], are_beside, _space(kept, kept_strides)),
             items=out.num_elements, grain=max(1, SHARE // (8 * total)), writes=[Blocks.of((out.num_elements,), (1,))],
-            samples=Samples.of(out.num_elements, out, held),
+            samples=_samples(out.num_elements, out, held, dims),
         )
         return
     rows = rows_of(plan, held, dims)
