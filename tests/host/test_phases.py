@@ -278,7 +278,7 @@ REDUCED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", REDUCED)
 def test_a_sample_has_all_that_its_results_are_made_of(name: str, threads: int) -> None:
-    """Columns lie in each other: of those of one result no chunk of the step before makes all, but one of whole rows."""
+    """Columns lie in each other: a chunk of the step before makes those of a result if it has whole rows."""
     torch.manual_seed(0)
     x, function = torch.randn(7, 90, 20, 5), REDUCED[name]
     with torch.no_grad():
