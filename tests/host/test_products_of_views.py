@@ -29,6 +29,22 @@ PRODUCTS: dict[str, Function] = {
     "transposed after the reshape": lambda x, y: torch.bmm(
         x[:, :18].reshape(54, 1, 13), y.unfold(1, 3, 1).mT.reshape(54, 3, 13).mT,
     ),
+    "transposed twice after the reshape": lambda x, y: torch.bmm(
+        x[:, :18].reshape(54, 1, 13), y.unfold(1, 3, 1).reshape(54, 13, 3).mT.mT,
+    ),
+    "permuted after the reshape": lambda x, y: torch.bmm(
+        x[:, :18].reshape(54, 1, 13), y.unfold(1, 3, 1).mT.reshape(54, 3, 13).permute(0, 2, 1),
+    ),
+    "exchanged with the batch after the reshape": lambda x, y: torch.bmm(
+        x[:, :3, :9].reshape(9, 1, 9), y.unfold(1, 9, 1)[:, :3, :9].reshape(9, 9, 9).permute(1, 0, 2),
+    ),
+    "reshaped from other dimensions": lambda x, y: torch.bmm(
+        x[:, None, :1].expand(-1, 5, -1, -1).reshape(15, 1, 13), y.reshape(5, 3, 13, 4).reshape(15, 13, 4),
+    ),
+    "repeated in other dimensions": lambda x, y: torch.bmm(
+        x[:, None, :1].expand(-1, 5, -1, -1).reshape(15, 1, 13),
+        y[:, :5].transpose(0, 1)[..., None].expand(-1, -1, -1, 7).reshape(15, 13, 7),
+    ),
     "reshaped by halves of the batch": lambda x, y: torch.bmm(
         x[:, None].expand(-1, 5, -1, -1).reshape(15, 20, 13)[:, :1],
         y[:, None].expand(-1, 5, -1, -1).reshape(15, 20, 13).mT,
@@ -77,11 +93,22 @@ def test_values_and_gradients_are_those_of_float64(name: str, kernels: list[str]
         assert torch.equal(mine, other)
 
 
-@pytest.mark.parametrize("name", ["windows with steps", "repeated matrices", "a column times a row"])
+@pytest.mark.parametrize("name", [
+    "windows with steps", "repeated matrices", "a column times a row", "reshaped from other dimensions",
+])
 def test_no_operand_is_copied(name: str, kernels: list[str]) -> None:
     with torch.no_grad():
         torch.compile(PRODUCTS[name], backend="ipu")(*drawn())
     assert kernels == ["line_products"]
+
+
+@pytest.mark.parametrize("name", [
+    "transposed after the reshape", "transposed twice after the reshape", "permuted after the reshape",
+])
+def test_matrices_that_were_turned_after_a_reshape_are_not_copied(name: str, kernels: list[str]) -> None:
+    with torch.no_grad():
+        torch.compile(PRODUCTS[name], backend="ipu")(*drawn())
+    assert kernels == ["copy", "line_products"]  # of rows of another tensor, to be one batch
 
 
 def test_the_forward_keeps_no_windows_for_the_backward() -> None:
