@@ -43,7 +43,7 @@ def test_moves_go_on_until_no_cut_is_better_at_another_place(begins: tuple[int, 
 
 
 def choices(model: Model) -> tuple[Cuts, dict[int, tuple[bool, bool]]]:
-    """Return a choice of three stages that recompute all; whether it is faster without one of that, and whether it fits."""
+    """Return three stages that recompute all, and whether leaving one of that out is faster, and whether it fits."""
     begins, ipus, kinds = (0, 4, 8), (0, 1, 2), (ALL,) * 3
     cuts, found = made(model, begins, ipus, kinds, False), {}
     for stage in range(3):
