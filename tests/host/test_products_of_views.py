@@ -10,6 +10,9 @@ from torch.nn import functional as F
 
 import torchipu
 from torchipu.host.planner import Planner
+from torchipu.host.products_of_views import with_products_of_views
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import DType, Role
 
 Function = Callable[..., torch.Tensor]
 
@@ -109,6 +112,25 @@ def test_matrices_that_were_turned_after_a_reshape_are_not_copied(name: str, ker
     with torch.no_grad():
         torch.compile(PRODUCTS[name], backend="ipu")(*drawn())
     assert kernels == ["copy", "line_products"]  # of rows of another tensor, to be one batch
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_matrices_that_were_turned_twice_are_as_before(turns: int) -> None:
+    """Canonical graphs have no such pair."""
+    left, windows = (Tensor(name, shape, DType.FLOAT, Role.INPUT) for name, shape in (
+        ("left", (54, 1, 13)), ("windows", (3, 18, 13, 13)),
+    ))
+    held = Tensor("held", (54, 13, 13), DType.FLOAT)
+    ops = [Op("view", (windows,), (held,), {"size": [54, 13, 13]}, "aten.view.default", ("self",))]
+    for number in range(turns):
+        turned = Tensor(f"turned_{number}", (54, 13, 13), DType.FLOAT)
+        ops.append(Op("transpose", (held,), (turned,), {"dim0": 1, "dim1": -1}, "aten.transpose.int", ("self",)))
+        held = turned
+    result = Tensor("result", (54, 1, 13), DType.FLOAT)
+    ops.append(Op("bmm", (left, held), (result,), {}, "aten.bmm.default", ("self", "mat2")))
+    *before, product = with_products_of_views(Graph("g", (left, windows), (result,), tuple(ops))).ops
+    assert [(op.target, op.inputs) for op in before] == [("aten.transpose.int", (windows,))] * (turns % 2)
+    assert product.inputs == (left, before[0].outputs[0] if before else windows)
 
 
 def test_the_forward_keeps_no_windows_for_the_backward() -> None:
