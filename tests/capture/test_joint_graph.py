@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import CheckpointPolicy
 
 from torchipu.capture.joint_graph import BACKWARD_TAGS
 from torchipu.capture.repeated_nodes import merge_repeated
@@ -99,6 +100,12 @@ def test_a_decay_is_saved_once() -> None:
     assert sum(each.shape == (WIDTH,) for each in saved) <= 2
 
 
+def test_an_input_of_which_the_backward_reads_a_step_is_saved_as_it_is() -> None:
+    x, w = (each.requires_grad_() for each in drawn())
+    _, saved = saved_by(lambda x, w: x[:, 2] * w, [x, w])
+    assert sorted((each.data_ptr(), each.shape) for each in saved) == sorted((v.data_ptr(), v.shape) for v in (x, w))
+
+
 def test_an_input_whose_steps_are_saved_may_not_be_written_before_the_backward() -> None:
     x, w = drawn()
     result = torch.compile(by_steps, backend="ipu")(x, w.requires_grad_())
@@ -132,16 +139,31 @@ def test_numbers_that_are_equal_but_not_the_same_are_apart() -> None:
     assert second.signbit().all()
 
 
+def test_calls_with_other_arguments_are_apart() -> None:
+    x = drawn()[0].requires_grad_()
+
+    def calls(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mask = x.detach() > 0
+        summed = torch.add(x, x), torch.add(x, x, alpha=2)
+        return *summed, F.gelu(x), F.gelu(x, approximate="tanh"), mask * 1, mask * True
+
+    found, exact = torch.compile(calls, backend="ipu")(x), calls(x.detach().double())
+    assert [each.dtype for each in found[-2:]] == [torch.int64, torch.bool]
+    for mine, right in zip(found, exact, strict=True):
+        assert (mine.double() - right.double()).abs().max() <= 1e-6
+
+
 def test_blocks_and_the_backward_compute_their_own() -> None:
     """What two stages compute alike neither waits for; what the backward computes again is not to be saved."""
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
-    made = [graph.call_function(torch.ops.aten.exp.default, (x,)) for _ in range(5)]
-    for node, custom in zip(made, ({"a": [1, 2]}, {"a": [1, 2]}, {"a": [1, 3]}, {}, {}), strict=True):
+    made = [graph.call_function(torch.ops.aten.exp.default, (x,)) for _ in range(6)]
+    for node, custom in zip(made, ({"a": [1, 2]}, {"a": [1, 2]}, {"a": [1, 3]}, {}, {}, {}), strict=True):
         node.meta.update(custom=custom, val=torch.zeros(2))
-    made[-1].meta["partitioner_tag"] = BACKWARD_TAGS[0]
+    made[4].meta["partitioner_tag"] = BACKWARD_TAGS[0]
+    made[5].meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
     graph.output(tuple(made))
     joint = torch.fx.GraphModule(torch.nn.Module(), graph)
     merge_repeated(joint, BACKWARD_TAGS)
     (returned,) = next(node for node in joint.graph.nodes if node.op == "output").args
-    assert list(returned) == [made[0], made[0], made[2], made[3], made[4]]
+    assert list(returned) == [made[0], made[0], made[2], made[3], made[4], made[5]]

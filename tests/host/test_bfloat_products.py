@@ -106,6 +106,13 @@ def test_products_of_batches_and_products_of_products(kernels: list[str]) -> Non
     assert "matmul" not in kernels
 
 
+def test_products_of_windows(kernels: list[str]) -> None:
+    torch.manual_seed(0)
+    x, y = drawn(3, 20, 13, learned=True), drawn(3, 20, 13, learned=True)
+    held_to_eager(lambda x, y: (x[:, :12, None, :] @ y.unfold(1, 9, 1)).squeeze(2), x, y)
+    assert "line_products" not in kernels
+
+
 def test_a_product_of_floats_is_none_of_bfloats(kernels: list[str]) -> None:
     a, b = torch.randn(9, 20), torch.randn(20, 33)
     compiled(lambda a, b: (a @ b).to(B))(a, b)
@@ -204,6 +211,22 @@ def test_convolutions_whose_windows_share_no_pixel(
     bias = [drawn(window[0], learned=learned)] if has_bias else []
     held_to_eager(lambda x, weight, *bias: convolve(x, weight, *bias, **options), x, weight, *bias)
     assert "bfloat_matmul" in kernels
+
+
+@pytest.mark.parametrize(("lies", "expected"), [
+    ((0, 1, 2, 3), ["bfloat_pack", "bfloat_matmul"]), ((0, 2, 3, 1), ["bfloat_pack", "bfloat_matmul"]),
+    ((0, 3, 2, 1), ["transpose", "bfloat_pack", "bfloat_matmul"]),
+    ((0, 1, 3, 2), ["transpose", "bfloat_pack", "bfloat_matmul"]),
+])
+def test_pixels_are_read_as_they_lie_where_they_follow_one_another(
+    lies: tuple[int, ...], expected: list[str], kernels: list[str],
+) -> None:
+    """Of a square image, pixels that lie column by column are as far apart as those that lie row by row."""
+    torch.manual_seed(0)
+    shape, weight = (3, 20, 8, 8), drawn(33, 20, 1, 1)
+    whole = drawn(*(shape[dim] for dim in lies))
+    held_to_eager(F.conv2d, whole.permute(*(lies.index(dim) for dim in range(4))), weight)
+    assert kernels == 2 * expected
 
 
 def test_convolutions_with_frozen_weights(kernels: list[str]) -> None:

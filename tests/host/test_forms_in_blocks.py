@@ -55,6 +55,26 @@ BETWEEN: dict[str, Between] = {
     "tokens times a matrix and an image by a factor": lambda net, x: (
         tokens_of(x, lambda tokens: tokens @ net.weight) * net.scale
     ),
+    "tokens times a matrix, an activation and a factor": lambda net, x: (
+        tokens_of(x, lambda tokens: torch.sigmoid(tokens @ net.weight) * net.bias)
+    ),
+    "tokens times a matrix, an activation and a sum": lambda net, x: (
+        tokens_of(x, lambda tokens: torch.sigmoid(tokens @ net.weight) + tokens)
+    ),
+    "tokens times a matrix and two activations": lambda net, x: (
+        tokens_of(x, lambda tokens: F.silu(torch.sigmoid(tokens @ net.weight)))
+    ),
+    "a linear layer of tokens": lambda net, x: tokens_of(x, lambda tokens: F.linear(tokens, net.weight, net.bias)),
+    "tokens are taken": lambda net, x: (
+        (x.flatten(2).transpose(1, 2) @ net.weight)[:, 14:154].transpose(1, 2).reshape(-1, CHANNELS, 10, SIZE)
+    ),
+    "channels are taken of a mask and of what it is of": lambda net, x: (
+        torch.cat([x[:, :32], (x > 0)[:, 32:].to(x.dtype)], 1)
+    ),
+    "a pool over the channels of rows": lambda net, x: (
+        F.max_pool2d(x.permute(0, 2, 3, 1), (1, 3), 1, (0, 1)).permute(0, 3, 1, 2)
+    ),
+    "a norm over groups and an activation": lambda net, x: F.silu(F.group_norm(x, 8, net.bias, net.scale.flatten())),
     "means of planes": lambda net, x: x * x.mean((2, 3), keepdim=True),
     "tokens times a matrix, twice, and a bias": lambda net, x: tokens_of(x, lambda tokens: torch.addmm(
         net.bias, tokens.flatten(0, 1), net.weight, alpha=2,
@@ -96,7 +116,7 @@ def test_an_image_without_a_batch_is_pooled(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", [
     "tokens times a matrix", "tokens times a matrix and a bias", "tokens times a matrix and an image by a factor",
-    "means of planes", "channels are taken",
+    "means of planes", "channels are taken", "a norm over groups and an activation",
 ])
 def test_what_can_be_in_blocks_leaves_them_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
@@ -104,3 +124,12 @@ def test_what_can_be_in_blocks_leaves_them_once(name: str, monkeypatch: pytest.M
     found, exact, names = compiled_and_exact(model, torch.randn(8, 24, SIZE, SIZE), monkeypatch)
     torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
     assert (names.count("to_blocked"), "chain" in names, names.count("from_blocked") <= 1) == (1, False, True), names
+
+
+def test_a_linear_layer_of_tokens_is_a_convolution_with_its_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = Net(BETWEEN["a linear layer of tokens"]).eval()
+    found, exact, names = compiled_and_exact(model, torch.randn(8, 24, SIZE, SIZE), monkeypatch)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
+    computed = [name for name in names if not name.startswith(("fold", "pack"))]
+    assert computed[:-1] == ["to_blocked", "winograd", "conv_blocked", "winograd"], names

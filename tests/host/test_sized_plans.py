@@ -73,6 +73,7 @@ CASES = {
     "ordering": (Ordering, torch.randn),
     "parts": (Pooled, lambda rows, length: torch.randn(rows, length, 8)),
     "given parts": (Pooled, lambda rows, length: torch.randn(rows, length + 3, 24)[:, 1:-2, 3:19:2]),
+    "repeated": (Pooled, lambda rows, length: torch.randn(1, length, 8).expand(rows, -1, -1)),
     "rows": (lambda: nn.GRU(8, 16, batch_first=True), lambda rows, length: torch.randn(rows, length, 8)),
 }
 SIZES = ((2, 20), (3, 33), (3, 35), (5, 9))

@@ -131,6 +131,8 @@ class MiniPlanner:
         if items <= 0:
             return
         self.steps.append(kernel.name)
+        for held in (*outputs, *inputs):
+            self.check_extent(held)
         addresses = [
             self.buffers[t.buffer].data_ptr() + t.offset * t.dtype.host_bytes for t in (*outputs, *inputs)
         ]
@@ -148,6 +150,16 @@ class MiniPlanner:
         for tensor, computed in self.casts:
             view.emit_copy(self, self.values[tensor], computed)
         return [self.fetch(self.values[tensor]) for tensor in outputs]
+
+    def check_extent(self, held: HostTensor) -> None:
+        """Check that an operand ends where its buffer does, or before; that it is written so, guards tell."""
+        if 0 in held.shape:
+            return
+        base = self.buffers[held.buffer]
+        last = sum((size - 1) * step for size, step in zip(base.shape, base.stride(), strict=True))
+        place = held.offset + sum((size - 1) * step for size, step in zip(held.shape, held.strides, strict=True))
+        end = (place + 1) * held.dtype.host_bytes
+        assert end <= (last + 1) * base.element_size(), f"{held} ends behind its buffer, {tuple(base.shape)}"
 
     def check_guards(self, buffer: torch.Tensor) -> None:
         num_bytes = buffer.numel() * buffer.element_size()

@@ -10,7 +10,7 @@ import torchipu
 from tests.parts.cases import CASES, made
 from torchipu.errors import ScheduleError
 from torchipu.host.recomputation import undone
-from torchipu.ir.graph import Tensor
+from torchipu.ir.graph import Graph, Op, Placement, Tensor
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.optable.transfer import RECEIVE, SEND, Moment
 from torchipu.parts.cut import Cut, Segment, Transfer, cut, weight
@@ -60,6 +60,35 @@ def test_states_are_where_their_weight_is_updated():
     assert early == ["embedding.weight"]
     names = {tensor.name for tensor in found.parts[1].graph.inputs if tensor.role is not Role.HYPERPARAMETER}
     assert not {name for name in names if "embedding" in name or "layer" in name}
+
+
+def one_op(ipu: int, leg: Leg, *operands: Tensor) -> Op:
+    """An op of an IPU that adds up its operands."""
+    made = Tensor(f"of_{'_'.join(tensor.name for tensor in operands)}_on_{ipu}_{leg.name}", (4,), DType.FLOAT)
+    return Op("add", operands, (made,), {}, "aten.add.Tensor", ("self", "other"), placement=Placement("b", ipu, 0, leg),
+              leg=leg)
+
+
+def test_what_the_body_has_sent_the_update_reads_there():
+    x, y = (Tensor(name, (4,), DType.FLOAT, Role.INPUT) for name in "xy")
+    first = one_op(0, Leg.FORWARD, x, y)
+    read = one_op(1, Leg.FORWARD, *first.outputs, y)
+    late = one_op(1, Leg.UPDATE, *first.outputs, *read.outputs)
+    graph = Graph("g", (x, y), (*read.outputs, *late.outputs), (first, read, late))
+    found = cut(graph, 2, lambda ipu: ipu)
+    assert [(one.tensor, one.moment) for one in found.transfers] == [(first.outputs[0], Moment.BODY)]
+
+
+def test_states_whose_next_values_are_inputs_are_where_they_are_first_read():
+    x = Tensor("x", (4,), DType.FLOAT, Role.INPUT)
+    seen, before, again, other = (
+        Tensor(name, (4,), DType.FLOAT, Role.BUFFER) for name in ("seen", "before", "again", "other")
+    )
+    ops = (one_op(0, Leg.FORWARD, x, again), one_op(1, Leg.FORWARD, seen, before), one_op(1, Leg.FORWARD, other, x))
+    updates = ((seen, x), (before, seen), (again, other), (other, again))
+    graph = Graph("g", (x, seen, before, again, other), tuple(op.outputs[0] for op in ops), ops, updates)
+    owners = cut(graph, 2, lambda ipu: ipu).owners
+    assert {tensor.name for tensor in owners} == {"seen", "before", "again", "other"}
 
 
 def test_what_depends_on_constants_alone_is_computed_where_it_is_read():

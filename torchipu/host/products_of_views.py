@@ -17,7 +17,7 @@ from torchipu.optable.marks import BFLOATS
 
 PRODUCT = "aten.bmm.default"
 RESHAPES = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
-TRANSPOSE = "aten.transpose.int"
+TRANSPOSE, PERMUTE = "aten.transpose.int", "aten.permute.default"
 
 
 def with_products_of_views(graph: Graph) -> Graph:
@@ -28,7 +28,7 @@ def with_products_of_views(graph: Graph) -> Graph:
         ops += _of_views(op, makers) if _is_of_lines(op) else [op]
     if len(ops) == len(graph.ops) and all(new is old for new, old in zip(ops, graph.ops, strict=True)):
         return graph
-    return replace(graph, ops=without_dead(ops, graph, (*RESHAPES, TRANSPOSE)))
+    return replace(graph, ops=without_dead(ops, graph, (*RESHAPES, TRANSPOSE, PERMUTE)))
 
 
 def _is_of_lines(op: Op) -> bool:
@@ -43,13 +43,12 @@ def _is_of_lines(op: Op) -> bool:
 def _of_views(op: Op, makers: Mapping[Tensor, Op]) -> list[Op]:
     """Return the product with what it reads instead; transposed first where the reshaped matrices were."""
     found = [_before_reshape(tensor, makers) for tensor in op.inputs]
-    dims = {source.shape[:-2] for source, _ in found if len(source.shape) > 3}
-    if len(dims) != 1:
+    if all(len(source.shape) == 3 for source, _ in found):
         return [op]
     made: list[Op] = []
     inputs: list[Tensor] = []
     for number, (tensor, (source, is_turned)) in enumerate(zip(op.inputs, found, strict=True)):
-        if source.shape[:-2] not in dims:
+        if len(source.shape) == 3:
             inputs.append(tensor)
             continue
         if is_turned:
@@ -84,4 +83,4 @@ def _turns(op: Op) -> bool:
         return False
     if op.target == TRANSPOSE:
         return {op.integer("dim0") % 3, op.integer("dim1") % 3} == {1, 2}
-    return op.target == "aten.permute.default" and [dim % 3 for dim in op.integers("dims")] == [0, 2, 1]
+    return op.target == PERMUTE and [dim % 3 for dim in op.integers("dims")] == [0, 2, 1]

@@ -38,7 +38,7 @@ class SourceRows:
 
     held: HostTensor
     row: int
-    column: int
+    column: int = 1
     parts: int = 1
     part: int = 0
 
@@ -47,8 +47,8 @@ def as_rows(plan: HostPlanner, held: HostTensor, inner: int, *, takes_parts: boo
     """Return rows of so many elements where they lie, if in equal steps, or a row-major copy of them."""
     apart = rows_of(held, inner) if takes_parts and inner > 1 else None
     if apart is None:
-        return SourceRows(row_major(plan, held), inner, 1)
-    return SourceRows(held, apart.step, 1, apart.parts, apart.part_step)
+        return SourceRows(row_major(plan, held), inner)
+    return SourceRows(held, apart.step, parts=apart.parts, part=apart.part_step)
 
 
 def sums_rows(how: Join, dtype: DType) -> bool:
