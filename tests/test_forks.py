@@ -169,7 +169,15 @@ def test_a_child_compiles_though_its_fork_has_waited_in_vain(monkeypatch: pytest
     torch.testing.assert_close(torchipu.InferenceStep(nn.ReLU())(x), x.relu())
 
 
-def test_a_signal_that_comes_while_a_fork_waits_comes_behind_it() -> None:
+@pytest.fixture
+def handler() -> Iterator[Any]:
+    """The handler of SIGINT that Python begins with, also where who started the tests had them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_that_comes_while_a_fork_waits_comes_behind_it(handler: Any) -> None:
     begun, (answer, question) = threading.Event(), os.pipe()
 
     def hold() -> None:
@@ -186,7 +194,6 @@ def test_a_signal_that_comes_while_a_fork_waits_comes_behind_it() -> None:
     def child() -> bool:
         return os.write(question, b"as before" if signal.getsignal(signal.SIGINT) is handler else b"other") > 0
 
-    handler = signal.getsignal(signal.SIGINT)
     with another_thread(hold):
         begun.wait(SECONDS)
         with pytest.raises(KeyboardInterrupt):
@@ -194,6 +201,25 @@ def test_a_signal_that_comes_while_a_fork_waits_comes_behind_it() -> None:
     assert os.read(answer, 9) == b"as before"
     assert signal.getsignal(signal.SIGINT) is handler
     os.close(answer), os.close(question)
+
+
+def test_handlers_that_are_set_between_two_forks_stay(handler: Any) -> None:
+    begun = threading.Event()
+
+    def hold() -> None:
+        with waiting_forks.compile_lock:
+            begun.set()
+            time.sleep(0.1)
+
+    def other(number: int, frame: object) -> None:
+        """Do nothing."""
+
+    with another_thread(hold):
+        begun.wait(SECONDS)
+        assert status_of(lambda: True) == 0
+    signal.signal(signal.SIGINT, other)
+    assert status_of(lambda: signal.getsignal(signal.SIGINT) is other) == 0
+    assert signal.getsignal(signal.SIGINT) is other
 
 
 def test_locks_that_other_threads_hold_are_free_in_a_child_and_those_of_its_own_are_held() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.host.planned import planned_kernels
 from torchipu.errors import ExecutionError
-from torchipu.host.planner import Planner
 
 Function = Callable[..., torch.Tensor]
 
@@ -44,16 +44,7 @@ def drawn(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tenso
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the kernels of all plans that are made."""
-    names: list[str] = []
-    emitted = Planner.emitted
-
-    def noted(planner: Planner) -> object:
-        result = emitted(planner)
-        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
-        return result
-
-    monkeypatch.setattr(Planner, "emitted", noted)
-    return names
+    return planned_kernels(monkeypatch)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

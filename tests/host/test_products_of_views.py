@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import torchipu
-from torchipu.host.planner import Planner
+from tests.host.planned import planned_kernels
 from torchipu.host.products_of_views import with_products_of_views
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Role
@@ -58,16 +58,7 @@ PRODUCTS: dict[str, Function] = {
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the kernels of all plans that are made."""
-    names: list[str] = []
-    emitted = Planner.emitted
-
-    def noted(planner: Planner) -> object:
-        result = emitted(planner)
-        names.extend(step.kernel.name for step in planner.steps if step.kernel is not None)
-        return result
-
-    monkeypatch.setattr(Planner, "emitted", noted)
-    return names
+    return planned_kernels(monkeypatch)
 
 
 def drawn() -> tuple[torch.Tensor, torch.Tensor]:
