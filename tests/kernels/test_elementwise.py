@@ -243,15 +243,19 @@ def test_sizes_around_vectors_and_blocks_are_exact(shape: tuple[int, ...]) -> No
     assert torch.equal(ours, eager)
 
 
-@pytest.mark.parametrize("last", [*range(1, 10), 15, 16, 17, 31, 63, 64, 65])
-def test_short_runs_of_strided_operands_are_exact(last: int) -> None:
+@pytest.mark.parametrize("last", [*range(1, 10), 15, 16, 17, 24, 25, 31, 63, 64, 65])
+@pytest.mark.parametrize("dtype", [
+    torch.float32, torch.float16, torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+], ids=str)
+def test_short_runs_of_strided_operands_are_exact(last: int, dtype: torch.dtype) -> None:
     torch.manual_seed(last)
-    whole = torch.randn(5, 41, 2 * last + 1)
+    whole = (torch.randn(5, 41, 2 * last + 1) * (1 if dtype.is_floating_point else 40)).to(dtype)
+    name = "aten.logical_xor.default" if dtype is torch.bool else "aten.sub.Tensor"
     for x, y in (
         (whole[..., :last], whole[..., last + 1 :]), (whole[:, ::3, : 2 * last : 2], whole[:, :1, :last]),
         (whole[:, :, None, :last], whole[:, None, :, :last]), (whole[..., :1].expand(-1, -1, last), whole[..., :last]),
     ):
-        (found,), (expected,) = run_op("aten.sub.Tensor", x, y)
+        (found,), (expected,) = run_op(name, x, y)
         assert torch.equal(found, expected)
 
 

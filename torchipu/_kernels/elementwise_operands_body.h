@@ -91,9 +91,9 @@ static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF || dty
 
 #ifndef TORCHIPU_SHORT_RUNS
 #define TORCHIPU_SHORT_RUNS
-enum { TI_SHORT_RUN = 512, TI_LEAST_STRETCH = 128 };
+enum { TI_SHORT_RUN = 512, TI_SHORT_RUN_OF_OTHERS = 24, TI_LEAST_STRETCH = 128 };
 #endif
-/* Loads short runs of floats, all of the same length: to go to one by itself takes longer than what it holds. */
+/* Loads short runs, all of the same length: to go to one by itself takes longer than what it holds. */
 TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {
   for (long r = 0; r < runs; r++, d += length, s += apart)
     for (int64_t i = 0; i < length; i++) d[i] = s[i * stride];
@@ -105,7 +105,12 @@ static void FN(load_short)(float *d, const float *s, int64_t apart, int64_t stri
     case 3: FN(load_short_as)(d, s, apart, stride, runs, 3); break;
     case 4: FN(load_short_as)(d, s, apart, stride, runs, 4); break;
     default:
-      if ((stride != 0 && stride != 1) || length < VL) { FN(load_short_as)(d, s, apart, stride, runs, length); return; }
+      if (stride != 0 && stride != 1) { FN(load_short_as)(d, s, apart, stride, runs, length); return; }
+      if (length < VL) {
+        for (long r = 0; r < runs; r++, d += length, s += apart)
+          FN(store_part)(d, stride ? FN(load_part)(s, length) : FN(set)(*s), length);
+        return;
+      }
       for (long r = 0; r < runs; r++, d += length, s += apart) {
         /* the last vector ends where the run does */
         for (int64_t i = 0; i < length; i += VL) {
@@ -113,6 +118,38 @@ static void FN(load_short)(float *d, const float *s, int64_t apart, int64_t stri
           FN(store)(d + at, stride ? FN(load)(s + at) : FN(set)(*s));
         }
       }
+  }
+}
+/* The same of another type; what is written with `x` is what its elements are in a register. */
+#define TI_SHORT_RUNS_OF(type, expression, length) \
+  for (long r = 0; r < runs; r++, out += (length), at += apart) { \
+    if (stride == 0) { const type x = *at; for (int64_t i = 0; i < (length); i++) out[i] = (expression); } \
+    else for (int64_t i = 0; i < (length); i++) { const type x = at[i * stride]; out[i] = (expression); } \
+  } \
+  break;
+#define TI_LOAD_SHORT(register_type, type, expression) { \
+  register_type *out = (register_type *)d; \
+  const type *at = (const type *)s; \
+  switch (length) { \
+    case 1: TI_SHORT_RUNS_OF(type, expression, 1) \
+    case 2: TI_SHORT_RUNS_OF(type, expression, 2) \
+    case 3: TI_SHORT_RUNS_OF(type, expression, 3) \
+    case 4: TI_SHORT_RUNS_OF(type, expression, 4) \
+    default: TI_SHORT_RUNS_OF(type, expression, length) \
+  } \
+  break; }
+static void FN(load_short_runs)(char *d, const char *s, int dtype, int64_t apart, int64_t stride, long runs, int64_t length) {
+  switch (dtype) {
+    case TI_FLOAT: FN(load_short)((float *)d, (const float *)s, apart, stride, runs, length); break;
+    case TI_HALF: TI_LOAD_SHORT(float, uint16_t, _cvtsh_ss(x))
+    case TI_BFLOAT: TI_LOAD_SHORT(uint32_t, uint16_t, (uint32_t)x << 16)
+    case TI_BOOL: TI_LOAD_SHORT(uint8_t, uint8_t, x)
+    case TI_HALFWORD: TI_LOAD_SHORT(uint16_t, uint16_t, x)
+    case TI_LONG: TI_LOAD_SHORT(int64_t, int64_t, x)
+    case TI_INT: TI_LOAD_SHORT(int64_t, int32_t, x)
+    case TI_SHORT: TI_LOAD_SHORT(int64_t, int16_t, x)
+    case TI_CHAR: TI_LOAD_SHORT(int64_t, int8_t, x)
+    default: TI_LOAD_SHORT(int64_t, uint8_t, x)
   }
 }
 /* Whether elements of an operand are in a register what they are in memory. */
@@ -153,14 +190,15 @@ static void FN(walk)(char *reg, char *base, const chain_slot *slot, int64_t star
   }
   /* what repeats is loaded once and doubled in the register */
   long todo = !storing && ndim > 1 && strides[0] == 0 && period < n ? (long)period : n, done = 0;
-  const int last = ndim - 1, are_short = !storing && dtype == TI_FLOAT && ndim > 1 && shape[last] <= TI_SHORT_RUN;
+  const int last = ndim - 1, short_run = dtype == TI_FLOAT ? TI_SHORT_RUN : TI_SHORT_RUN_OF_OTHERS;
+  const int are_short = !storing && ndim > 1 && shape[last] <= short_run;
   while (done < todo) {
     long run = (long)(shape[last] - index[last]);
     if (run > todo - done) run = todo - done;
     if (are_short && !index[last] && run == shape[last]) {
       /* whole ones, to the end of the dimension before; the last of them goes on below */
       const long runs = (long)ti_min((todo - done) / run, shape[last - 1] - index[last - 1]);
-      FN(load_short)((float *)reg + done, (const float *)base + offset, strides[last - 1], strides[last], runs, run);
+      FN(load_short_runs)(reg + done * reg_size, base + offset * size, dtype, strides[last - 1], strides[last], runs, run);
       done += (runs - 1) * run;
       offset += (runs - 1) * strides[last - 1];
       index[last - 1] += runs - 1;
