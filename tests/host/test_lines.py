@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import torchipu
 from tests.host.planned import planned_kernels
+from torchipu.host.emit.vectors import vector_lanes
 from torchipu.host.lines import with_lines
 from torchipu.host.planner import Planner
 from torchipu.ir.graph import Graph, Op
@@ -31,6 +32,7 @@ class Net(nn.Module):
         self.norm, self.groups = nn.BatchNorm1d(CHANNELS), nn.GroupNorm(4, CHANNELS)
         self.deep = nn.Conv1d(CHANNELS, CHANNELS, 9, padding=4, groups=CHANNELS)
         self.grouped = nn.Conv1d(CHANNELS, CHANNELS, 3, padding=1, groups=4)
+        self.narrow = nn.Conv1d(CHANNELS, 2 * CHANNELS, 7, padding=3, groups=2 * CHANNELS // vector_lanes())
         self.up = nn.ConvTranspose1d(CHANNELS, CHANNELS, 4, 2, 1, output_padding=1)
         self.linear, self.scale = nn.Linear(CHANNELS, CHANNELS), nn.Parameter(torch.rand(CHANNELS, 1) + 0.5)
         self.between = between
@@ -45,6 +47,7 @@ BETWEEN: dict[str, Callable[[Net, Tensor], Tensor]] = {
     "a normalisation over groups": lambda net, x: F.silu(net.groups(x)),
     "a sum with what came before": lambda net, x: F.relu(net.deep(F.relu(x)) + x),
     "groups": lambda net, x: F.gelu(net.grouped(x)),
+    "groups that fill half a vector": lambda net, x: F.relu(net.narrow(x)[:, ::2] + x),
     "a transposed convolution": lambda net, x: net.up(F.leaky_relu(x, 0.1)),
     "a pool": lambda net, x: F.max_pool1d(x, 3, 2),
     "an average": lambda net, x: F.avg_pool1d(x, 4),
