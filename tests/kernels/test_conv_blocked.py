@@ -40,6 +40,8 @@ CASES = [
     (1, 1, 300, 1000, (1, 1), (1, 1), 1, 0, 1),
     (2, 1, 24, 40, (10, 12), (3, 3), 1, 0, 1),  # no padding: read in place
     (2, 1, 8, 8, (4, 300), (3, 3), 1, 1, 1),  # long rows
+    (2, 1, 5, 20, (1, 1001), (1, 7), (1, 2), (0, 3), 1),  # rows in several parts
+    (1, 1, 20, 16, (7, 901), (2, 3), 1, (1, 40), 5),  # parts wholly in the padding, and dilation
     (2, 2, 32, 48, (9, 9), (3, 3), 1, 1, 1),  # groups that fill blocks
     (1, 1, 6, 10, (3, 3), (3, 3), 3, 4, 1),  # windows wholly in the padding
     (3, 1, 16, 20, (26, 1), (1, 1), (1, 2), 0, 1),  # images of one column, whose neighbours are no columns

@@ -86,6 +86,7 @@ static FN(blocked_rounding) FN(begin_rounding)(char *const *args, int64_t flags,
 /* The random bits of the elements of these numbers. */
 TI_INLINE VU FN(bits_of)(FN(keys) keys, VU i) { return FN(half_of)(FN(random_of)(keys, i >> 1), i); }
 
+enum { FN(GROUPS_BEYOND) = 4 };
 enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rounding, others meanwhile do not */
 
 #if VL == 16
@@ -93,10 +94,18 @@ enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rou
  * one, others with the one before, whose words are kept. Of each op that rounds stochastically. */
 typedef struct {
   FN(rounding_constants) constants;
+  VU multipliers[2], size, kept_bits, range, low; /* of words; of floats without their sign, and of normal halves among them */
   __mmask16 are_odd;                 /* the channels whose elements are odd where a pair of pixels begins */
   VU places[2];                      /* numbers of the words of two pairs, no key added */
   VU kept[TI_ROUNDED_OPS];           /* upper halves of the words of the pair before */
+  int are_beyond[TI_ROUNDED_OPS];    /* for how many groups of pixels it is not asked whether values are normal halves */
 } FN(rounded_pairs);
+
+static inline FN(rounded_pairs) FN(hold_pairs)(void) {
+  return (FN(rounded_pairs)){.constants = FN(hold_constants)(), .multipliers = {FN(held)(0x7feb352du), FN(held)(0x846ca68bu)},
+                             .size = FN(held)(0x7fffffffu), .kept_bits = FN(held)(~0x1fffu), .low = FN(held)(0xffffu),
+                             .range = FN(held)(0x477fdfffu - 0x38800000u)};  /* beyond it a carry may overflow */
+}
 
 /* Whether rounding may share words: where all of it is random, and numbered by channel before pixel. */
 static inline int FN(has_pairs)(const FN(blocked_rounding) *r) {
@@ -125,17 +134,49 @@ TI_INLINE void FN(set_pairs)(FN(rounded_pairs) *pairs, const FN(blocked_place) *
   pairs->places[1] = pairs->places[0] + 1;
 }
 
+/* As `unfolded`, with multipliers that stay at hand. */
+TI_INLINE VU FN(unfolded_by)(const FN(rounded_pairs) *pairs, VU place, VU second) {
+  place ^= place >> 16;
+  place *= pairs->multipliers[0];
+  place ^= place >> 15;
+  return (place + second) * pairs->multipliers[1];
+}
+
+/* Rounds four vectors to floats that are normal halves: the random bits that such halves count are added to the mantissas,
+ * whose ends are cut off. Returns whether all were, or zero; else nothing is written. */
+TI_INLINE int FN(round_normal)(const FN(rounded_pairs) *pairs, const VU *random, VF *v) {
+  const VU size = pairs->size, kept = pairs->kept_bits;
+  VU rounded[FN(ROUNDED_PIXELS)];
+  __mmask16 others[FN(ROUNDED_PIXELS)];
+#pragma GCC unroll 4
+  for (int p = 0; p < FN(ROUNDED_PIXELS); p++) {
+    rounded[p] = ((VU)v[p] + (random[p] >> 3)) & kept;
+    others[p] = _mm512_cmpgt_epu32_mask((__m512i)(((VU)v[p] & size) - pairs->constants.least), (__m512i)pairs->range);
+  }
+  if (__builtin_expect((others[0] | others[1] | others[2] | others[3]) != 0, 0)) {
+    __mmask16 odd = 0;
+#pragma GCC unroll 4
+    for (int p = 0; p < FN(ROUNDED_PIXELS); p++) {
+      odd |= _mm512_mask_test_epi32_mask(others[p], (__m512i)v[p], (__m512i)size);
+      rounded[p] = (VU)_mm512_mask_mov_epi32((__m512i)rounded[p], others[p], (__m512i)v[p]);
+    }
+    if (odd) return 0;
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < FN(ROUNDED_PIXELS); p++) v[p] = (VF)rounded[p];
+  return 1;
+}
+
 /* As `round_op`, of four pixels. */
 TI_INLINE void FN(round_pairs)(const FN(blocked_rounding) *r, int op, FN(rounded_pairs) *pairs, VF *v) {
   const FN(rounded_op) *const o = r->ops + op;
   if (!o->is_rounded) return;
   const VU first = (VU){0} + o->keys.first, second = (VU){0} + o->keys.second;
   VU random[FN(ROUNDED_PIXELS)];
-  FN(halves) halves[FN(ROUNDED_PIXELS)];
 #pragma GCC unroll 2
   for (int p = 0; p < 2; p++) {
-    const VU word = FN(unfolded)(pairs->places[p] + first, second), high = word >> 16;
-    random[2 * p] = (word ^ high) & 0xffff;
+    const VU word = FN(unfolded_by)(pairs, pairs->places[p] + first, second), high = word >> 16;
+    random[2 * p] = (word ^ high) & pairs->low;
     random[2 * p + 1] = high;
   }
   if (pairs->are_odd) {  /* all of these are one element further on */
@@ -148,6 +189,11 @@ TI_INLINE void FN(round_pairs)(const FN(blocked_rounding) *r, int op, FN(rounded
       before = own;
     }
   }
+  /* Where one value is no normal half, as of gradients, others near it mostly are none either. */
+  if (pairs->are_beyond[op] > 0) pairs->are_beyond[op]--;
+  else if (FN(round_normal)(pairs, random, v)) return;
+  else pairs->are_beyond[op] = FN(GROUPS_BEYOND);
+  FN(halves) halves[FN(ROUNDED_PIXELS)];
   FN(halves_of_some)(&pairs->constants, FN(ROUNDED_PIXELS), v, random, r->overflow, halves);
 #pragma GCC unroll 4
   for (int p = 0; p < FN(ROUNDED_PIXELS); p++) v[p] = FN(of_halves)(halves[p]);

@@ -16,7 +16,7 @@ typedef struct {
   const conv_blocked_ints *p;
   int64_t blocks_in, blocks_out;       /* of a group */
   int64_t columns, span;               /* of a row that is laid out; rows of an image that are */
-  int64_t n0, images, row0, rows;      /* where rows are laid out */
+  int64_t n0, images, row0, rows, column0, width; /* where rows are laid out; columns of results */
   int64_t first, count;                /* pixels of the item, of all images; first of them where the input is read in place */
   int32_t *from, *to;                  /* of each pixel, relative to image n0 */
 } FN(blocked_item);
@@ -38,9 +38,9 @@ static void FN(find_pixels)(FN(blocked_item) *t) {
   int64_t k = 0;
   if (!p->pixels) {
     for (int64_t n = 0; n < t->images; n++)
-      for (int64_t r = 0; r < t->rows; r++, k += s.ow)
+      for (int64_t r = 0; r < t->rows; r++, k += t->width)
         FN(place_run)(t->from + k, t->to + k, (n * t->span + r * s.sh) * t->columns * lanes, s.sw * lanes,
-                      (n * out + (t->row0 + r) * to.down) * VL, to.across * VL, s.ow);
+                      (n * out + (t->row0 + r) * to.down + t->column0 * to.across) * VL, to.across * VL, t->width);
     return;
   }
   /* Where every pixel of an image is read and written, its rows are one. */
@@ -58,14 +58,14 @@ static void FN(find_pixels)(FN(blocked_item) *t) {
 /* Lays out the rows that an item needs of `count` channels, one channel after the other as they lie in a row-major image. */
 static void FN(lay_planes)(const FN(blocked_item) *t, const float *x, int64_t group, int64_t first, int64_t count, float *d) {
   const blocked_window s = t->p->window;
-  const int64_t pixels = s.h * s.w, lo = ti_min(s.pw, t->columns), hi = ti_max(lo, ti_min(t->columns, s.w + s.pw));
+  const int64_t pixels = s.h * s.w, left = t->column0 * s.sw - s.pw, lo = ti_min(ti_max(0, -left), t->columns), hi = ti_max(lo, ti_min(t->columns, s.w - left));
   for (int64_t c = first; c < first + count; c++)
     for (int64_t n = t->n0; n < t->n0 + t->images; n++)
       for (int64_t r = 0; r < t->span; r++, d += t->columns) {
         const int64_t row = t->row0 * s.sh - s.ph + r;
         if (row < 0 || row >= s.h) { memset(d, 0, sizeof(float) * (size_t)t->columns); continue; }
         memset(d, 0, sizeof(float) * (size_t)lo);
-        memcpy(d + lo, x + ((n * s.g + group) * s.c + c) * pixels + row * s.w + lo - s.pw, sizeof(float) * (size_t)(hi - lo));
+        memcpy(d + lo, x + ((n * s.g + group) * s.c + c) * pixels + row * s.w + left + lo, sizeof(float) * (size_t)(hi - lo));
         memset(d + hi, 0, sizeof(float) * (size_t)(t->columns - hi));
       }
 }
@@ -78,14 +78,15 @@ TI_INLINE void FN(fetch_row)(const float *row, int64_t width) {
 /* Lays out the rows that an item needs of the blocks [first, first + count) of a group's channels. */
 static void FN(lay_rows)(const FN(blocked_item) *t, const float *x, int64_t group, int64_t first, int64_t count, float *d) {
   const blocked_window s = t->p->window;
+  const int64_t left = t->column0 * s.sw - s.pw, there = ti_min(ti_max(0, left), s.w);
   for (int64_t block = first; block < first + count; block++)
     for (int64_t n = t->n0; n < t->n0 + t->images; n++) {
       const float *const image = x + (n * t->p->apart + group * t->blocks_in + block) * s.h * s.w * VL;
       for (int64_t r = 0; r < t->span; r++, d += t->columns * VL) {
         const int64_t row = t->row0 * s.sh - s.ph + r;
         if (row < 0 || row >= s.h) { memset(d, 0, sizeof(float) * (size_t)(t->columns * VL)); continue; }
-        FN(lay_row)(image + row * s.w * VL, 0, 0, VL, s.w, -s.pw, t->columns, d);
-        if (t->blocks_in == 1 && s.g > 1) FN(fetch_row)(image + (s.h + row) * s.w * VL, s.w);
+        FN(lay_row)(image + row * s.w * VL, 0, 0, VL, s.w, left, t->columns, d);
+        if (t->blocks_in == 1 && s.g > 1) FN(fetch_row)(image + ((s.h + row) * s.w + there) * VL, ti_min(t->columns, s.w - there));
       }
     }
 }
@@ -125,9 +126,9 @@ TI_KERNEL(conv_blocked) {
   const conv_blocked_ints *const p = (const conv_blocked_ints *)ints;
   const blocked_window s = p->window;
   FN(blocked_item) t = {.p = p, .blocks_in = ti_ceil(s.c, VL), .blocks_out = ti_ceil(s.m, VL)};
-  t.columns = p->pixels ? s.w : (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1;
-  const int64_t plane = s.oh * s.ow, most = p->pixels ? p->pixels : p->images * p->rows * s.ow;
-  const int64_t down = ti_ceil(s.oh, ti_max(1, p->rows)), parts = ti_ceil(t.blocks_out, p->results);
+  t.columns = p->pixels ? s.w : (p->columns - 1) * s.sw + (s.kw - 1) * s.dw + 1;
+  const int64_t plane = s.oh * s.ow, most = p->pixels ? p->pixels : p->images * p->rows * p->columns;
+  const int64_t down = ti_ceil(s.oh, ti_max(1, p->rows)), across = ti_ceil(s.ow, ti_max(1, p->columns)), parts = ti_ceil(t.blocks_out, p->results);
   t.from = (int32_t *)scratch;
   t.to = t.from + most;
   int32_t *const taps = t.to + most;
@@ -140,12 +141,14 @@ TI_KERNEL(conv_blocked) {
       t.n0 = t.first / plane;
       t.count = ti_min(p->pixels, s.n * plane - t.first);
     } else {
-      t.n0 = block / down * p->images;
+      t.n0 = block / across / down * p->images;
       t.images = ti_min(p->images, s.n - t.n0);
-      t.row0 = block % down * p->rows;
+      t.row0 = block / across % down * p->rows;
       t.rows = ti_min(p->rows, s.oh - t.row0);
+      t.column0 = block % across * p->columns;
+      t.width = ti_min(p->columns, s.ow - t.column0);
       t.span = (t.rows - 1) * s.sh + (s.kh - 1) * s.dh + 1;
-      t.count = t.images * t.rows * s.ow;
+      t.count = t.images * t.rows * t.width;
     }
     if (block != known) FN(find_pixels)(&t);
     known = block;

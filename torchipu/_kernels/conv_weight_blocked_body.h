@@ -15,6 +15,7 @@ typedef struct {
   int64_t blocks_in, blocks_out;          /* of a group */
   int64_t group, block, r0, results;      /* block of channels, blocks of results */
   int64_t n0, images, row0, rows, span;   /* of a strip; rows of the input that it needs of an image */
+  int64_t column0, width;                 /* columns of results */
   int64_t columns;                        /* of a row that is laid out */
 } FN(weight_item);
 
@@ -26,7 +27,7 @@ static void FN(lay_strip)(const FN(weight_item) *t, const float *x, float *d) {
     for (int64_t r = 0; r < t->span; r++, d += t->columns * VL) {
       const int64_t row = t->row0 * s.sh - s.ph + r;
       if (row < 0 || row >= s.h) memset(d, 0, sizeof(float) * (size_t)(t->columns * VL));
-      else FN(lay_row)(image + row * s.w * VL, 0, 0, VL, s.w, -s.pw, t->columns, d);
+      else FN(lay_row)(image + row * s.w * VL, 0, 0, VL, s.w, t->column0 * s.sw - s.pw, t->columns, d);
     }
   }
 }
@@ -36,17 +37,17 @@ static void FN(add_strip)(const FN(weight_item) *t, const float *x, const float 
   const blocked_window s = t->p->window;
   const int64_t taps = s.kh * s.kw, plane = s.oh * s.ow * VL, channels = ti_min(VL, s.c - t->block * VL), width = t->p->in_place ? s.w : t->columns;
   FN(outer_tile) tile = {.x_row = s.sh * width * VL, .x_step = s.sw * VL, .dy_image = s.g * t->blocks_out * plane, .dy_row = s.ow * VL, .dy_block = plane,
-                         .c_channel = taps * VL, .c_block = VL * taps * VL, .images = t->images, .rows = t->rows, .columns = s.ow, .accumulate = accumulate};
+                         .c_channel = taps * VL, .c_block = VL * taps * VL, .images = t->images, .rows = t->rows, .columns = t->width, .accumulate = accumulate};
   const float *from = laid_out;
   if (t->p->in_place) {
-    from = x + (t->n0 * t->p->apart + t->group * t->blocks_in + t->block) * s.h * s.w * VL + t->row0 * s.sh * s.w * VL;
+    from = x + (t->n0 * t->p->apart + t->group * t->blocks_in + t->block) * s.h * s.w * VL + (t->row0 * s.sh * s.w + t->column0 * s.sw) * VL;
     tile.x_image = t->p->apart * s.h * s.w * VL;
   } else {
     FN(lay_strip)(t, x, laid_out);
     tile.x_image = t->span * t->columns * VL;
   }
-  if (tile.x_row == s.ow * tile.x_step) { tile.columns *= tile.rows; tile.rows = 1; }  /* rows adjoin */
-  const float *const gradients = dy + ((t->n0 * s.g + t->group) * t->blocks_out + t->r0) * plane + t->row0 * s.ow * VL;
+  if (t->width == s.ow && tile.x_row == s.ow * tile.x_step) { tile.columns *= tile.rows; tile.rows = 1; }  /* rows adjoin */
+  const float *const gradients = dy + ((t->n0 * s.g + t->group) * t->blocks_out + t->r0) * plane + (t->row0 * s.ow + t->column0) * VL;
   const int64_t across = ti_ceil(t->results, FN(OUTER_BLOCKS));
   for (int64_t a = 0; a < across; a++) {
     const int64_t b0 = t->results * a / across, blocks = t->results * (a + 1) / across - b0;
@@ -63,8 +64,8 @@ static void FN(add_strip)(const FN(weight_item) *t, const float *x, const float 
 TI_KERNEL(conv_weight_blocked) {
   const conv_weight_blocked_ints *const p = (const conv_weight_blocked_ints *)ints;
   const blocked_window s = p->window;
-  FN(weight_item) t = {.p = p, .blocks_in = ti_ceil(s.c, VL), .blocks_out = ti_ceil(s.m, VL), .columns = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1};
-  const int64_t taps = s.kh * s.kw, summands = s.c * taps, down = ti_ceil(s.oh, p->rows), strips = ti_ceil(s.n, p->images) * down, parts = ti_ceil(t.blocks_out, p->results);
+  FN(weight_item) t = {.p = p, .blocks_in = ti_ceil(s.c, VL), .blocks_out = ti_ceil(s.m, VL), .columns = (p->columns - 1) * s.sw + (s.kw - 1) * s.dw + 1};
+  const int64_t taps = s.kh * s.kw, summands = s.c * taps, down = ti_ceil(s.oh, p->rows), across = ti_ceil(s.ow, p->columns), strips = ti_ceil(s.n, p->images) * down * across, parts = ti_ceil(t.blocks_out, p->results);
   float *const sums = (float *)scratch, *const laid_out = sums + p->results * VL * taps * VL;
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {
@@ -74,10 +75,12 @@ TI_KERNEL(conv_weight_blocked) {
     t.block = item / parts % t.blocks_in;
     t.group = item / (parts * t.blocks_in) % s.g;
     for (int64_t strip = first; strip < last; strip++) {
-      t.n0 = strip / down * p->images;
+      t.n0 = strip / across / down * p->images;
       t.images = ti_min(p->images, s.n - t.n0);
-      t.row0 = strip % down * p->rows;
+      t.row0 = strip / across % down * p->rows;
       t.rows = ti_min(p->rows, s.oh - t.row0);
+      t.column0 = strip % across * p->columns;
+      t.width = ti_min(p->columns, s.ow - t.column0);
       t.span = (t.rows - 1) * s.sh + (s.kh - 1) * s.dh + 1;
       FN(add_strip)(&t, (const float *)args[2], (const float *)args[1], laid_out, sums, strip > first);
     }

@@ -9,11 +9,12 @@ TI_INLINE void FN(store_pixels)(float *y, int count, const VF *v) {
   TI_EACH(FN(ROUNDED_PIXELS)) if (p < count) FN(store)(y + p * VL, v[p]);
 }
 
-/* As `end_pixels`, which follows, of `count` neighbouring pixels of a plane from y + to on, with each op rounded. */
-TI_INLINE void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, VF first, VF scale, VF shift, ptrdiff_t to, int64_t count) {
-  FN(blocked_place) place = FN(vector_place)(&e->rounding, y + to);
+/* As `end_pixels`, which follows, of `count` neighbouring pixels of a plane from y + to on, with each op rounded; `place` is
+ * that of the first. */
+TI_INLINE void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, VF first, VF scale, VF shift, ptrdiff_t to, int64_t count,
+                                   FN(blocked_place) place) {
 #if VL == 16
-  FN(rounded_pairs) pairs = {.constants = FN(hold_constants)()};
+  FN(rounded_pairs) pairs = FN(hold_pairs)();
   const int has_pairs = FN(has_pairs)(&e->rounding);
   if (has_pairs) FN(begin_pairs)(&e->rounding, &pairs, &place);
 #endif
@@ -56,9 +57,10 @@ static __attribute__((noinline)) void FN(round_pixels)(const FN(blocked_ending) 
   const VF scale = e.is_affine ? FN(load)(e.scale + block * VL) : first, shift = e.is_affine ? FN(load)(e.shift + block * VL) : first;
   for (int64_t i = 0, some; i < count; i += some) {
     const ptrdiff_t to = at ? at[i] : i * VL;
-    some = ti_min(count - i, e.rounding.pixels - FN(vector_place)(&e.rounding, y + to).pixel);
+    const FN(blocked_place) place = FN(vector_place)(&e.rounding, y + to);
+    some = ti_min(count - i, e.rounding.pixels - place.pixel);
     if (at) some = FN(neighbours)(at + i, some);
-    FN(round_neighbours)(&e, y, first, scale, shift, to, some);
+    FN(round_neighbours)(&e, y, first, scale, shift, to, some, place);
   }
 }
 

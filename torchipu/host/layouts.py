@@ -254,10 +254,36 @@ class Layouts:
 
 def _paying(runs: Sequence[Run], border: Border, terms: Terms) -> list[Run]:
     """Return the runs of groups that save more than bringing values into the layout and back costs."""
-    groups = [
-        group for group in _groups(runs) if sum(run.gain_ns(terms) for run in group) > _reorder_ns(group, border)
-    ]
-    return [run for group in groups for run in group]
+    found = []
+    for group in _groups(runs):
+        saved, pruned = _saved_ns(group, border, terms), _pruned(group, border, terms)
+        if pruned is not group and (less := _saved_ns(pruned, border, terms)) > max(0.0, saved):
+            group, saved = pruned, less
+        if saved > 0:
+            found += group
+    return found
+
+
+def _saved_ns(group: Collection[Run], border: Border, terms: Terms) -> float:
+    """Return what a group saves, bringing values into the layout and back counted."""
+    return sum(run.gain_ns(terms) for run in group) - _reorder_ns(group, border)
+
+
+def _pruned(group: list[Run], border: Border, terms: Terms) -> list[Run]:
+    """Return a group without the runs that take longer in blocks, such as convolutions to few channels.
+
+    What is elementwise and reads nothing that is left goes with them. Those between others may have to stay: it is for
+    the caller to compare.
+    """
+    kept = [run for run in group if run.form is None or run.gain_ns(terms) >= 0]
+    if len(kept) == len(group):
+        return group
+    while True:
+        made = {run.result for run in kept}
+        fed = [run for run in kept if run.form is not None or any(source in made for source in run.sources)]
+        if len(fed) == len(kept):
+            return kept
+        kept = fed
 
 
 def _exact(runs: Sequence[Run], border: Border, terms: Terms) -> list[Run]:

@@ -27,6 +27,7 @@ from torchipu.host.groups import grouped
 from torchipu.host.kept_floats import KeptFloats
 from torchipu.host.late_look_ups import with_late_look_ups
 from torchipu.host.layouts import Layouts
+from torchipu.host.lines import with_lines
 from torchipu.host.look_ups_for_each import with_look_ups_for_each
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
@@ -110,6 +111,11 @@ class Planner:
             graph = with_look_ups_for_each(with_products_of_views(graph))
         if micro_batches > 1 or replicas.count == 1:
             graph, totals = with_totals(graph)
+        # Sums are made in another order: how many micro-batches an iteration has may not decide that.
+        packs_ahead = bool(frozen) and not graph.updates
+        self.terms = Terms(is_strict, packs_ahead, packs_ahead or is_alone)
+        if observation is None or not observation.is_on:
+            graph = with_lines(graph, self._in_blocks)
         self.graph, states = graph, (*states, *totals)
         self.runs = micro_batches * replicas.count
         self.banked = states_of_replicas(graph) if replicas.count > 1 else frozenset()
@@ -132,10 +138,7 @@ class Planner:
         self.fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
         for part in with_bodies(graph) if self.observation is None else ():
             self.fused.update(find_fusions(part, self.uses.readers, self.uses.kept))
-        # Sums are made in another order: how many micro-batches an iteration has may not decide that.
-        packs_ahead = bool(self.frozen) and not graph.updates
         blocked = graph if self.observation is None else None
-        self.terms = Terms(is_strict, packs_ahead, packs_ahead or is_alone)
         last = with_channels_last({**strides, **expected})
         self.layouts = Layouts(blocked, self.uses, self.fused, self.terms, last, free)
         self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
@@ -154,6 +157,14 @@ class Planner:
         self._depth = 0  # of loops and bodies
         self._bind_inputs(strides, set(states), edge.bfloat_inputs)
         self.sums.allocate(self.values.states)
+
+    def _in_blocks(self, graph: Graph) -> set[Op]:
+        """Return the ops of a graph that would be computed with channels in blocks."""
+        uses, fused = Uses(graph), dict[Op, tuple[tuple[Op, ...], Fusion]]()
+        for part in with_bodies(graph):
+            fused.update(find_fusions(part, uses.readers, uses.kept))
+        layouts = Layouts(graph, uses, fused, self.terms)
+        return {*layouts.runs, *layouts.absorbed}
 
     def _bind_inputs(
         self, strides: dict[Tensor, tuple[int, ...]], states: set[Tensor], bfloats: Collection[Tensor],

@@ -100,6 +100,7 @@ class ConvBlockedInts(NamedTuple):
             rows that an item needs are laid out.
         images: Of an item where rows are laid out.
         rows: Of results of each of them.
+        columns: Of results of each row.
         chunk: Blocks of channels that are summed at a time.
         results: Blocks of results of an item.
         is_plain: Whether the input is ``[n][g * c][h][w]``; its rows are laid out then.
@@ -113,6 +114,7 @@ class ConvBlockedInts(NamedTuple):
     pixels: int
     images: int
     rows: int
+    columns: int
     chunk: int
     results: int
     is_plain: int

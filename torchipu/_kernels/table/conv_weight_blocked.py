@@ -13,6 +13,7 @@ class ConvWeightBlockedInts(NamedTuple):
         window: The convolution.
         images: Of a strip of pixels, with several rows of each, or with some rows of one.
         rows: Of results of each of them.
+        columns: Of results of each row.
         results: Blocks of results of an item.
         chunks: Parts of the strips, each of which is summed by itself.
         in_place: Whether the input is read where it lies, as it can be where no window reaches beyond it.
@@ -22,6 +23,7 @@ class ConvWeightBlockedInts(NamedTuple):
     window: BlockedWindow
     images: int
     rows: int
+    columns: int
     results: int
     chunks: int
     in_place: bool

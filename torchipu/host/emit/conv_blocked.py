@@ -251,16 +251,16 @@ def _emit_part(
     taps, blocks_in, blocks_out = s.kh * s.kw, -(-s.ic // lanes), -(-s.oc // lanes)
     chunk = max(1, min(blocks_in, SUMMANDS // (lanes * max(1, taps))))
     chunk = -(-blocks_in // -(-blocks_in // chunk))
-    pixels, images, rows = 0, 0, 0
+    pixels, images, rows, width = 0, 0, 0, 0
     if stays_within(s) and not is_plain:
         pixels = _pixels_in_place(s, is_at_once=chunk == blocks_in and ending.is_short)
     else:
-        images, rows = _laid_out(s)
+        images, rows, width = _laid_out(s)
     if pixels:
         blocks, floats, most = -(-s.n * s.oh * s.ow // pixels), 0, pixels
     else:
-        blocks, most = -(-s.n // images) * -(-s.oh // rows), images * rows * s.ow
-        span, columns = (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1
+        blocks, most = -(-s.n // images) * -(-s.oh // rows) * -(-s.ow // width), images * rows * width
+        span, columns = (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, (width - 1) * s.sw + (s.kw - 1) * s.dw + 1
         floats = images * span * columns * chunk * lanes
     parts = min(blocks_out, max(1, -(-LEAST_ITEMS // (blocks * s.g))))
     results = -(-blocks_out // parts)
@@ -269,8 +269,8 @@ def _emit_part(
     plan.step(
         CONV_BLOCKED, [out], [x, _packed(plan, part, weight) if taps else weight, *others],
         ints=ConvBlockedInts(
-            window=window, target=part.target, pixels=pixels, images=images, rows=rows, chunk=chunk, results=results,
-            is_plain=is_plain, flags=ending.flags, activation=ending.activation,
+            window=window, target=part.target, pixels=pixels, images=images, rows=rows, columns=width, chunk=chunk,
+            results=results, is_plain=is_plain, flags=ending.flags, activation=ending.activation,
             apart=s.g * blocks_in if apart is None else apart,
         ),
         items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
@@ -337,14 +337,19 @@ def _pixels_in_place(s: Shape, *, is_at_once: bool) -> int:
 
 def readings(s: Shape) -> int:
     """Return how often the weights are read of a convolution whose rows are laid out."""
-    images, rows = _laid_out(s)
-    return -(-s.n // images) * -(-s.oh // rows)
+    images, rows, columns = _laid_out(s)
+    return -(-s.n // images) * -(-s.oh // rows) * -(-s.ow // columns)
 
 
-def _laid_out(s: Shape) -> tuple[int, int]:
-    """Return the images of an item whose rows are laid out, and the rows of each."""
+def _laid_out(s: Shape) -> tuple[int, int, int]:
+    """Return the images of an item whose rows are laid out, the rows of each, and the columns of each of these."""
     if s.oh * s.ow <= LAID_OUT_PIXELS:
         images = max(1, min(s.n, LAID_OUT_PIXELS // (s.oh * s.ow)))
-        return -(-s.n // -(-s.n // images)), s.oh
+        return -(-s.n // -(-s.n // images)), s.oh, s.ow
     rows = max(1, min(s.oh, LAID_OUT_PIXELS // s.ow))
-    return 1, -(-s.oh // -(-s.oh // rows))
+    return 1, -(-s.oh // -(-s.oh // rows)), parts_of_rows(s.ow, LAID_OUT_PIXELS)
+
+
+def parts_of_rows(columns: int, pixels: int) -> int:
+    """Return how many columns of long rows are computed at a time; all of those that are not much longer."""
+    return columns if columns < 2 * pixels else -(-columns // -(-columns // pixels))

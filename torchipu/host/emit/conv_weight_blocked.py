@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchipu._kernels.table.conv_weight_blocked import CONV_WEIGHT_BLOCKED, ConvWeightBlockedInts
-from torchipu.host.emit.conv_blocked import stays_within, window_of
+from torchipu.host.emit.conv_blocked import parts_of_rows, stays_within, window_of
 from torchipu.host.emit.conv_product import emit_reduce
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
@@ -31,13 +31,14 @@ def emit(
     lanes, taps = vector_lanes(), s.kh * s.kw
     blocks_in, blocks_out = -(-s.ic // lanes), -(-s.oc // lanes)
     images, rows = _strip(s)
-    strips = -(-s.n // images) * -(-s.oh // rows)
+    width = parts_of_rows(s.ow, PIXELS)
+    strips = -(-s.n // images) * -(-s.oh // rows) * -(-s.ow // width)
     parts = -(-blocks_out * lanes * taps * lanes // SUM_FLOATS)
     results = -(-blocks_out // parts)
     items = s.g * blocks_in * -(-blocks_out // results)
     chunks = min(strips, -(-LEAST_ITEMS // items))
     in_place = stays_within(s)
-    span, columns = (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1
+    span, columns = (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, (width - 1) * s.sw + (s.kw - 1) * s.dw + 1
     laid_out = 0 if in_place else images * span * columns * lanes
     count = s.g * s.oc * s.summands
     window = window_of(s)
@@ -45,7 +46,7 @@ def emit(
     plan.step(
         CONV_WEIGHT_BLOCKED, [partial], [dy, x],
         ints=ConvWeightBlockedInts(
-            window, images, rows, results, chunks, in_place, s.g * blocks_in if apart is None else apart,
+            window, images, rows, width, results, chunks, in_place, s.g * blocks_in if apart is None else apart,
         ),
         items=items * chunks,
         grain=grain_for(items * chunks, s.macs, LEAST_CHUNK_MACS),

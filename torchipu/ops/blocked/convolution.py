@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchipu._kernels.table.conv_blocked import Activation
-from torchipu.host.emit import conv_blocked, depthwise_blocked, pointwise_depthwise, winograd
+from torchipu.host.emit import conv_blocked, depthwise_blocked, merged_groups, pointwise_depthwise, winograd
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.conv_weights import weights_as_held
 from torchipu.host.emit.vectors import has_bfloat_products, vector_lanes
@@ -33,6 +33,9 @@ DEPTHWISE_ROW_NS, DEPTHWISE_INPUT_NS, DEPTHWISE_NS = 8.0, 0.4, 0.4
 # Saved besides where there are several groups, of whose few channels the plain form reads a pixel for few sums: for a
 # row of results, and for a multiplication and addition where windows have strides. Measured with 8 and with 16 lanes.
 GROUPED_ROW_NS, GROUPED_STRIDED_NS = 8.0, 0.008
+# Saved of a multiplication and addition where groups fill half a vector, products with the zeros between two groups
+# counted, of lines in windows of so many places or more: with shorter ones, and of images, the plain form is quicker.
+NARROW_NS, NARROW_WINDOW = 0.014, 7
 # Saved besides for an element of the input where windows that do not overlap are four columns apart or more, as those
 # of patches: the plain form reads them one by one. By lanes.
 PATCH_NS = {8: 0.2, 16: 1.2}
@@ -53,7 +56,13 @@ def _serves(op: Op, rows: Rows) -> bool:
     s = problem.planar
     if problem.is_transposed:
         return conv_blocked.serves_input(s)
-    return depthwise_blocked.serves(s) or conv_blocked.serves(s)
+    return depthwise_blocked.serves(s) or conv_blocked.serves(_merged(s))
+
+
+def _merged(s: Shape) -> Shape:
+    """Return the convolution that is computed: two groups in one where they fill half a vector and that pays."""
+    are_lines = s.h == s.kh == 1 and s.kw >= NARROW_WINDOW
+    return (merged_groups.merged(s) if are_lines else None) or s
 
 
 def _parted(ops: Sequence[Op]) -> tuple[Sequence[Op], Sequence[Op]]:
@@ -178,6 +187,8 @@ def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     ended = ACTIVATION_NS * s.output_elements if last.target not in (CONVOLUTION, RELU) else 0.0
     if depthwise_blocked.serves(s):
         return depthwise_gain_ns(s) + ended
+    if _merged(s) is not s:
+        return NARROW_NS * 8 / vector_lanes() * s.macs + ended
     saved = product_gain_ns(s, s.g * s.oc * s.summands, terms, is_plain=_reads_plain(s))
     if len(without_views(ops)) == 1 and is_bfloat_product(ops[0]):
         return saved - bfloat_gain_ns(s, terms)
@@ -232,7 +243,11 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
         emit_input_gradient(plan, s, plan.blocked_output(ops[-1].outputs[0]), source, held, ending)
         return
     is_plain = _reads_plain(s) and not plan.is_blocked(x)
-    out, held = plan.blocked_output(ops[-1].outputs[0]), weights_as_held(plan, weight)
+    out = plan.blocked_output(ops[-1].outputs[0])
+    if _merged(s) is s:
+        held = weights_as_held(plan, weight)
+    else:
+        held, s = merged_groups.emit_weights(plan, s, plan.value(weight, DType.FLOAT)), _merged(s)
     source = plan.value(x, DType.FLOAT) if is_plain else plan.blocked(x)
     if depthwise_blocked.serves(s):
         depthwise_blocked.emit(plan, s, out, source, held, ending, is_plain=is_plain)

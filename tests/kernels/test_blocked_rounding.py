@@ -1,0 +1,67 @@
+"""Results in blocks that become halves, with the bits that numpy draws for their places.
+
+Among them are normal and subnormal halves, zeros, and what is beyond the largest half.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.kernels.elem_planner import MiniPlanner
+from tests.kernels.test_conv_blocked import blocked, plain
+from torchipu._kernels.table.conv_blocked import Activation
+from torchipu._kernels.table.round_blocks import HalfOverflow
+from torchipu.emulation.drawn import rounded_to_half
+from torchipu.host.emit import blocked_layout, pool_blocked
+from torchipu.host.emit.conv_blocked import Ending, OpRounding
+from torchipu.optable.host_tensor import Rounding
+from torchipu.optable.random_streams import Words
+
+SHAPES = [(2, 16, 1, 8), (1, 17, 5, 7), (3, 40, 1, 3), (1, 5, 13, 1), (2, 33, 6, 6)]
+OVERFLOWS = {HalfOverflow.INFINITY: "infinity", HalfOverflow.NAN: "nan", HalfOverflow.SATURATE: "saturate"}
+STATE = (1 << 40 | 1234, 3, 7, 2)  # seed, replica, stream, micro-batch
+
+
+def values(shape: tuple[int, ...], name: str) -> torch.Tensor:
+    """Return floats of a kind."""
+    torch.manual_seed(11)
+    x = torch.randn(shape)
+    if name == "normal":
+        return x + x.sign() * 1e-3
+    if name == "some zeros":
+        return torch.where(torch.rand(shape) < 0.3, 0.0 * x, x)
+    if name == "subnormal":
+        return x * 2.0**-17
+    if name == "of all sizes":
+        return x * 2.0 ** torch.randint(-28, 18, shape)
+    inf = float("inf")
+    special = torch.tensor([inf, -inf, float("nan"), 65504.0, -65504.0, 65519.9, 6.1035156e-05, -0.0, 0.0])
+    return torch.where(torch.rand(shape) < 0.1, special[torch.randint(len(special), shape)], x)
+
+
+def judged(x: torch.Tensor, state: tuple[int, ...], overflow: HalfOverflow) -> torch.Tensor:
+    """Return what numpy makes of values."""
+    words = Words(*state)
+    return torch.from_numpy(rounded_to_half(x.numpy().astype(np.float32), words, OVERFLOWS[overflow]))
+
+
+@pytest.mark.parametrize("overflow", OVERFLOWS)
+@pytest.mark.parametrize("name", ["normal", "some zeros", "subnormal", "of all sizes", "special"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_results_have_the_bits_of_their_places(shape: tuple[int, ...], name: str, overflow: HalfOverflow) -> None:
+    x, other = values(shape, name), values(shape, "normal")
+    once = judged(x, STATE, overflow)
+    twice = judged(once + other, (*STATE[:2], 9, STATE[3]), overflow)
+    for threads in (1, 3):
+        plan = MiniPlanner(threads)
+        states = [plan.hold(torch.tensor((*STATE[:2], stream, STATE[3]))) for stream in (7, 9)]
+        first, second = (OpRounding(Rounding(state, overflow)) for state in states)
+        out = plan.scratch(blocked_layout.blocked_shape(shape))
+        ending = Ending(
+            addend=blocked(plan, other), activation=Activation.RELU, rounded=(first, None, second, None),
+        )
+        pool_blocked.emit_end(plan, shape, out, blocked(plan, x), ending)
+        found = plain(plan, out, torch.Size(shape))
+        torch.testing.assert_close(found, twice.relu(), rtol=0, atol=0, equal_nan=True)
