@@ -34,6 +34,7 @@ from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resident import Resident, Versions
+from torchipu.host.unseen_writes import Sampled
 from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options, given_or_default
@@ -94,6 +95,8 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._hosts: list[torch.Tensor] = []  # the user's tensor of each
         self._footprint: Footprint | None = None  # of the model and these, which calls look at
         self._versions: Versions | None = None  # of these, where something is made of them once
+        self._sampled: Sampled | None = None  # of those that are asked about, to see writes that torch does not count
+        self._has_warned = False  # of such a write
         self._copied: list[Resident] = []  # those of which the program has a copy
         self._written_in_place: list[torch.Tensor] = []  # tensors of the user's on which it works
         self._arguments: Arguments | None = None  # from the first call on
@@ -254,6 +257,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
     def _note_places(self) -> None:
         residents = self._residents
         self._copied = [resident for resident in residents if not resident.is_users]
+        self._sampled = None
         self._written_in_place = [one.host for one in residents if one.is_users and one.is_written]
         self._is_in_place = len(self._copied) < len(residents)
 
