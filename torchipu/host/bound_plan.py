@@ -30,8 +30,8 @@ from torchipu.host.lent import Lent
 from torchipu.host.observation import Observation
 from torchipu.host.output_memory import OutputMemory, Room
 from torchipu.host.placed_states import PlacedStates
-from torchipu.host.prepared_from import PreparedFrom
 from torchipu.host.plan import HostPlan
+from torchipu.host.prepared_from import PreparedFrom
 from torchipu.host.profiler_ranges import is_recording, ranges
 from torchipu.host.resting import RESTING
 from torchipu.host.rounding import ints_of

@@ -34,7 +34,7 @@ class PreparedFrom:
         return stamp is not None and stamp == self._stamp and not self._unseen(stamp)
 
     def unseen(self, values: Sequence[torch.Tensor]) -> list[int]:
-        """Return the numbers of values that are others than those of which it was made, though torch counted nothing."""
+        """Return the numbers of values that are not those of which it was made, though torch counted no write."""
         stamp = stamp_of(values)
         return self._unseen(stamp) if stamp is not None and stamp == self._stamp else []
 
