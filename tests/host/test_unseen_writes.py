@@ -11,7 +11,8 @@ from torchipu.host.unseen_writes import Sampled
 @pytest.mark.parametrize("tensor", [
     torch.zeros(1), torch.zeros(()), torch.zeros(3, 5), torch.zeros(7, dtype=torch.bool),
     torch.zeros(9, dtype=torch.float16), torch.zeros(2, 3, dtype=torch.complex128),
-    torch.zeros(4, 6, 5).permute(2, 0, 1), torch.zeros(2, 4, 3, 3).to(memory_format=torch.channels_last), torch.zeros(9, 9)[1::2, ::3],
+    torch.zeros(4, 6, 5).permute(2, 0, 1), torch.zeros(2, 4, 3, 3).to(memory_format=torch.channels_last),
+    torch.zeros(9, 9)[1::2, ::3],
 ])
 def test_a_write_into_a_whole_tensor_is_seen_once_and_one_beside_it_is_not(tensor: torch.Tensor) -> None:
     others = [torch.zeros(5), torch.zeros(0, 3)]

@@ -253,8 +253,8 @@ class Session(ProgramStep):
             more = f" and {len(written) - 1} more" if len(written) > 1 else ""
             logger.warning(
                 "%r%s of the host's model was written since it was last copied, and the device goes on with what it "
-                "has, which the next copy to the host brings back. Call copyWeightsToDevice() after such a write for the "
-                "device to use it.", written[0].name, more,
+                "has, which the next copy to the host brings back. Call copyWeightsToDevice() after such a write for "
+                "the device to use it.", written[0].name, more,
             )
 
     def _download(self) -> None:
