@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.utils import _pytree as pytree
 
 from torchipu import artifacts, forks
@@ -78,12 +79,9 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
     """Whether states are in the program's memory, from call to call, whatever the user's tensors hold."""
 
     def __init__(self, model: torch.nn.Module, options: Options | None) -> None:
-        if not isinstance(model, torch.nn.Module):
-            raise OptionsError(
-                f"model must be a torch.nn.Module, got {type(model).__name__}", option="model", value=model,
-                remedy="wrap the function in a module whose forward calls it",
-            )
-        self.model = model
+        _refuse_what_is_no_module(model)
+        # What torch.compile has wrapped is captured here, and whole.
+        self.model = model._orig_mod if isinstance(model, OptimizedModule) else model
         self.options = given_or_default(options)
         self.target = lookup_target(self.options.target)
         self._lock = forks.reentrant_lock()  # Lightning has a report written from within a call
@@ -370,3 +368,15 @@ def _outside_inference_mode() -> Iterator[None]:
 def _states_of_user(built: Built, plan: HostPlan) -> dict[Tensor, torch.Tensor]:
     """Return the states of a plan that mirror a tensor of the user's."""
     return {tensor: host for tensor, host in built.states.items() if host is not None and tensor in plan.states}
+
+
+def _refuse_what_is_no_module(model: object) -> None:
+    """Raise OptionsError for what cannot be captured as a model."""
+    if isinstance(model, torch.nn.Module):
+        return
+    got = f"the class {model.__name__} itself" if isinstance(model, type) else type(model).__name__
+    raise OptionsError(
+        f"model must be a torch.nn.Module, got {got}", option="model", value=model,
+        remedy="make one of it, and give that" if isinstance(model, type) else
+        "wrap the function in a module whose forward calls it",
+    )

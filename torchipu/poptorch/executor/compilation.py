@@ -53,8 +53,8 @@ class Compilation:
             captured: The capture, if it was read from a file.
         """
         state = self._state
-        check_batch(arguments, state.options)
         check_inputs(arguments)
+        check_batch(arguments, state.options)
         check_popart(state.options)
         check_buffer_names(state.options, state.holder)
         log_options(state.options)
