@@ -118,6 +118,24 @@ def test_weights_that_are_narrowed_at_the_border_are_never_taken_for_older_ones(
         torch.testing.assert_close(frozen(X.double()), model(X.double()), rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("in_inference_mode", [("weight",), ("weight", "bias")])
+def test_weights_of_inference_mode_of_which_torch_counts_no_write_are_prepared_at_each_call(
+    in_inference_mode: tuple[str, ...],
+) -> None:
+    torch._dynamo.reset()
+    model = nn.Linear(8, 4)
+    with torch.inference_mode():
+        for name in in_inference_mode:
+            setattr(model, name, nn.Parameter(torch.randn_like(getattr(model, name)), requires_grad=False))
+    frozen = compiled(model, frozen_weights=True)
+    for _ in range(3):
+        torch.testing.assert_close(frozen(X), model(X))
+        with torch.inference_mode():
+            model.weight[0, 1] += 1  # of the elements that are looked at none
+            model.weight[1] += 1
+
+
 def test_training_is_left_alone(model: Scaled) -> None:
     frozen = compiled(model, frozen_weights=True)
     for _ in range(2):

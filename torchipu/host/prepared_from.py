@@ -15,8 +15,8 @@ Stamp = tuple[list[int], list[int]]
 
 
 def stamp_of(values: Sequence[torch.Tensor]) -> Stamp | None:
-    """Return the stamp of tensors; None where there are none, or torch does not count the writes into one."""
-    if not values or any(value.is_inference() for value in values):
+    """Return the stamp of tensors; None where torch does not count the writes into one."""
+    if any(value.is_inference() for value in values):
         return None
     return list(map(torch.Tensor.data_ptr, values)), list(map(_VERSION, values))
 
