@@ -50,6 +50,7 @@ class Hidden:
     (lambda y: (y * number for number in range(3)), "type generator, which a call could not go through again"),
     (lambda y: [1, map(torch.relu, [y])], "type map, which a call could not go through again"),
     (lambda y: {y, y * 2}, "type set, whose tensors have no order: return a list or a tuple"),
+    (lambda y: {y, 3}, "type set, whose tensors have no order"),
     (lambda y: {"a": (frozenset([y]), 1)}, "type frozenset, whose tensors have no order"),
     (Answer, "type Answer, of whose tensors PopTorch does not know: return them in a tuple, a list or a dict"),
     (lambda y: (y, Hidden(y)), r"type Hidden, .*poptorch\.registerCustomArgParser"),
