@@ -21,6 +21,9 @@ class Sampled:
 
     Args:
         tensors: With memory of their own, laid out in any way.
+
+    Attributes:
+        samples: The elements, for whoever knows that the tensors lie where they lay.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -28,7 +31,7 @@ class Sampled:
         with torch._C.DisableTorchFunctionSubclass():
             self._held = [tensor.detach() for tensor in tensors]
         self._places = list(map(Tensor.data_ptr, self._held))
-        self._samples = Samples([
+        self.samples = Samples([
             (address, tensor.element_size(), number)
             for number, tensor in enumerate(self._held) for address in _addresses(tensor)
         ])
@@ -39,25 +42,22 @@ class Sampled:
         Args:
             lie_there: Whether the caller knows that they lie as they did: asking takes longer than all else.
         """
-        if not lie_there and not self._lie_as(list(map(Tensor.data_ptr, self._tensors))):
+        if not lie_there and not self._lie_there():
             return False
-        self._samples.take()
+        self.samples.take()
         return True
 
-    def changed(self, places: Sequence[int] | None = None, *, lie_there: bool = False) -> list[int]:
+    def changed(self, *, lie_there: bool = False) -> list[int]:
         """Return the numbers of tensors of which an element is another; none where one lies elsewhere.
 
         Args:
-            places: Where other tensors lie that may have the same memory, and are asked about instead.
             lie_there: As for `take`.
         """
-        if lie_there:
-            return self._samples.changed()
-        places = list(map(Tensor.data_ptr, self._tensors)) if places is None else places
-        return self._samples.changed() if self._lie_as(places) else []
+        return self.samples.changed() if lie_there or self._lie_there() else []
 
-    def _lie_as(self, places: Sequence[int]) -> bool:
+    def _lie_there(self) -> bool:
         # A storage that was resized lies elsewhere, or nowhere, for what is held here too.
+        places = list(map(Tensor.data_ptr, self._tensors))
         return places == self._places and list(map(Tensor.data_ptr, self._held)) == self._places
 
 
