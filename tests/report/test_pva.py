@@ -416,3 +416,15 @@ def test_without_a_debug_file_operations_have_no_context(good: Path, tmp_path: P
     path = tmp_path / "profile.pop"
     path.write_bytes(good.read_bytes())
     assert {one.debugContext for one in pva.OperationAnalysis(pva.openReport(path)).operations} == {None}
+
+
+def test_programs_are_equal_that_are_the_same_of_one_report(written: tuple[Any, Path]) -> None:
+    one, other = pva.openReport(str(written[1])), pva.openReport(str(written[1]))
+    first, again = ([step.program for step in report.execution.steps] for report in (one, one))
+    assert first == again
+    assert len({program._id for program in first}) > 1
+    a, b = next((a, b) for a in first for b in first if a._id != b._id)
+    assert a != b
+    assert hash(a) == hash(again[first.index(a)])
+    assert a != other.execution.steps[first.index(a)].program
+    assert a != a._id

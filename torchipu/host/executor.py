@@ -168,7 +168,8 @@ class GraphExecutor:
             bound.engine.bind_tensors(FIRST_EXTERNAL + place, [value])
         argument_of = dict(zip(numbers, places, strict=True))
         frozen = [
-            (None, constants[place]) if place in constants else (argument_of[place], None) for place in self.frozen_places
+            (None, constants[place]) if place in constants else (argument_of[place], None)
+            for place in self.frozen_places
         ]
         strides = layout or (None,) * len(numbers)
         inputs = [
