@@ -131,6 +131,8 @@ def test_programs_are_those_of_the_executable(written: tuple[Any, Path]) -> None
     assert kinds.count(pva.Program.Type.StreamCopyMid) == sum(isinstance(leaf, HostCopy) for leaf in leaves)
     graph = report.compilation.graph
     assert graph.numComputeSets == len(sets)
+    exchanges = {pva.Program.Type.DoExchange, pva.Program.Type.GlobalExchange}
+    assert graph.numExchanges == sum(kind in exchanges for kind in kinds) > 0
     assert graph.numVars == len(step.compiled.executable.variables)
     assert graph.numVertices == sum(len(group.runs.runs) for one in sets for group in one.groups)
 
