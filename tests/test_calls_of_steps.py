@@ -34,6 +34,17 @@ def training() -> torchipu.TrainStep:
     return torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), 0.1))
 
 
+def test_an_array_is_refused_with_what_makes_a_tensor_of_it() -> None:
+    step, x, y = training(), torch.randn(4, 3), torch.randn(4, 2)
+    before = copy.deepcopy(step.model.state_dict())
+    for arguments in ((x.numpy(), y), (x, y.numpy())):
+        with pytest.raises(CaptureError, match=r"an input is a numpy\.ndarray") as refused:
+            step(*arguments)
+        assert "pass tensors (as torch.from_numpy makes one of an array)" in str(refused.value)
+    torch.testing.assert_close(dict(step.model.state_dict()), dict(before), rtol=0, atol=0)
+    step(x, y)
+
+
 def test_an_argument_by_its_name_is_the_same_as_by_its_place() -> None:
     step, x, y = training(), torch.randn(4, 3), torch.randn(4, 2)
     step(x, y)

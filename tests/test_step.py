@@ -218,6 +218,20 @@ def test_a_batch_that_does_not_divide_is_refused() -> None:
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(OptionsError, match=r"must be a torch\.nn\.Module, got function"):
         torchipu.InferenceStep(lambda x: x)  # type: ignore[arg-type]
+    with pytest.raises(OptionsError, match=r"must be a torch\.nn\.Module, got the class Classifier itself") as refused:
+        torchipu.InferenceStep(Classifier)  # type: ignore[arg-type]
+    assert "make one of it, and give that" in str(refused.value)
+
+
+def test_a_model_that_torch_compile_has_wrapped_is_run_as_what_it_wraps() -> None:
+    model = Classifier()
+    wrapped, twin, (x, labels) = torch.compile(model), copy.deepcopy(model), batch(4)
+    torch.testing.assert_close(torchipu.InferenceStep(wrapped)(x), model(x).detach())
+    steps = [torchipu.TrainStep(each, torch.optim.SGD(each.parameters(), 0.1)) for each in (wrapped, twin)]
+    for step in steps:
+        step(x, labels)
+    torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()), rtol=0, atol=0)
+    assert steps[0].model is model
 
 
 def test_inference_refuses_gradient_accumulation() -> None:

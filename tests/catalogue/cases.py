@@ -113,7 +113,8 @@ CASES = _numbered(
         ("labels left out, or arguments too many", "a refusal with the name or number"),
         ("a program that tile memory does not hold", "out of memory with tile, bytes, variables and advice"),
         ("calls that need a compiled program before there is one", "a refusal that says so"),
-        ("weights written on the host after the first call", "taken at the next call, or documented"),
+        ("weights written on the host after the first call", "taken at the next call, or one warning that they are "
+         "not"),
         ("an optimiser of another kind, or with attributes unknown", "a refusal with both kinds"),
         ("Ctrl-C at any moment", "KeyboardInterrupt; the next call works"),
         ("threads that call one model at once", "eager's result for each"),

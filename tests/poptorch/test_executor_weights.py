@@ -126,6 +126,49 @@ def test_the_device_has_weights_of_its_own() -> None:
     torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
 
 
+@pytest.mark.parametrize("write", [
+    lambda model: model.body.weight.data.mul_(2), lambda model: model.body.weight.detach().numpy().fill(1),
+    lambda model: nn.init.ones_(model.body.weight), lambda model: model.load_state_dict(Classifier().state_dict()),
+    lambda model: setattr(model.body.weight, "data", torch.ones(8, 6)),
+])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_one_warning_tells_that_the_device_does_not_see_what_the_host_writes(
+    write: Any, is_training: bool, caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = Classifier()
+    step = training(model) if is_training else poptorch.inferenceModel(model, options())
+    arguments = batch(4) if is_training else batch(4)[:1]
+    for _ in range(3):
+        step(*arguments)
+    model.state_dict()
+    step(*arguments)
+    assert not caplog.records
+    write(model)
+    step(*arguments)
+    [record] = caplog.records
+    assert "'body.weight'" in record.getMessage()
+    assert "was written since it was last copied, and the device goes on with what it has" in record.getMessage()
+    assert "Call copyWeightsToDevice()" in record.getMessage()
+    write(model)
+    step(*arguments)
+    assert len(caplog.records) == 1
+
+
+def test_a_write_that_is_copied_to_the_device_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = Classifier()
+    step, inference = training(model), poptorch.inferenceModel(model, options())
+    x, labels = batch(4)
+    for factor in (1.0, 2.0):
+        step(x, labels)
+        inference(x)  # takes what was trained
+        model.body.weight.data.mul_(factor)
+        step.copyWeightsToDevice()
+        inference.copyWeightsToDevice()
+        step(x, labels)
+        torch.testing.assert_close(inference(x), model(x).detach())
+    assert not caplog.records
+
+
 def test_a_copy_to_the_host_brings_frozen_weights_too() -> None:
     model = Classifier()
     frozen = model.body.weight.requires_grad_(False)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.poptorch.models import Classifier, batch, options, sgd
+from tests.poptorch.models import Classifier, batch, options, sgd, twin_of
 from torchipu import poptorch
 from torchipu.poptorch.reports import profile
 from torchipu.report.database import read_database
@@ -24,7 +24,7 @@ from torchipu.report.facts.gather import Facts
 
 SCRIPT = """
 import os, signal, sys, torch
-from tests.poptorch.models import Classifier, batch, options, sgd
+from tests.poptorch.models import Classifier, batch, options, sgd, twin_of
 from torchipu import poptorch
 model = Classifier()
 training = poptorch.trainingModel(model, options().enableProfiling(sys.argv[1]), sgd(model))
@@ -149,3 +149,53 @@ def test_waits_for_the_loader_are_told_apart(tmp_path: Path) -> None:
     found = {one.kind: one for one in reported(tmp_path).tables["host"]}
     assert found["loader"].calls == 3  # before each call but the first
     assert (found["python"].calls, found["between calls"].calls) == (4, 4)
+
+
+def small_machine(folder: Path | None) -> poptorch.Options:
+    """Return options for tiles that do not hold the classifier, and for its report in a folder."""
+    chosen = options()
+    if folder is not None:  # enableProfiling lets such programs run
+        chosen._Popart.setEngineOptions({"autoReport.all": "true", "autoReport.directory": str(folder)})
+    chosen._Popart.set("torchipu.target", "mk2,tile_memory_bytes=16384,code_region_bytes=16384")
+    return chosen
+
+
+def test_a_program_that_does_not_fit_leaves_a_report_that_says_so(tmp_path: Path) -> None:
+    model = Classifier()
+    before, optimizer = twin_of(model), sgd(model, momentum=0.9)
+    training = poptorch.trainingModel(model, small_machine(tmp_path), optimizer)
+    with pytest.raises(poptorch.Error, match=r"tile \d+ of ipu 0 needs \d+ B") as refused:
+        training(*batch(4))
+    folder = tmp_path / "training"
+    assert f"the report in {folder} shows what takes the memory" in refused.value.message
+    facts = reported(tmp_path)
+    assert facts.figure("tile_memory_bytes") == 16384
+    assert re.match(r"tile \d+ of ipu 0 lacks [\d,]+ B", next(
+        one.finding for one in facts.tables["advice"] if one.rule == "out of memory"
+    ))
+    assert len(facts.tables["operations"]) > 5
+    assert (folder / "report.html").exists()
+    torch.testing.assert_close(dict(model.state_dict()), dict(before.state_dict()), rtol=0, atol=0)
+    assert not optimizer.state
+    training.destroy()
+    poptorch.trainingModel(model, options(), optimizer)(*batch(4))
+
+
+def test_a_program_that_does_not_fit_has_no_report_where_none_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(poptorch.Error, match=r"tile \d+ of ipu 0 needs \d+ B") as refused:
+        poptorch.inferenceModel(Classifier(), small_machine(None))(batch(4)[0])
+    assert "report" not in refused.value.message
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_report_of_what_does_not_fit_that_cannot_be_written_leaves_the_error_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "inference").write_text("no folder")
+    with pytest.raises(poptorch.Error, match=r"tile \d+ of ipu 0 needs \d+ B") as refused:
+        poptorch.inferenceModel(Classifier(), small_machine(tmp_path))(batch(4)[0])
+    assert "shows what takes the memory" not in refused.value.message
+    assert "There is no report of the program in" in caplog.text

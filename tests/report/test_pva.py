@@ -131,6 +131,8 @@ def test_programs_are_those_of_the_executable(written: tuple[Any, Path]) -> None
     assert kinds.count(pva.Program.Type.StreamCopyMid) == sum(isinstance(leaf, HostCopy) for leaf in leaves)
     graph = report.compilation.graph
     assert graph.numComputeSets == len(sets)
+    exchanges = {pva.Program.Type.DoExchange, pva.Program.Type.GlobalExchange}
+    assert graph.numExchanges == sum(kind in exchanges for kind in kinds) > 0
     assert graph.numVars == len(step.compiled.executable.variables)
     assert graph.numVertices == sum(len(group.runs.runs) for one in sets for group in one.groups)
 
@@ -416,3 +418,15 @@ def test_without_a_debug_file_operations_have_no_context(good: Path, tmp_path: P
     path = tmp_path / "profile.pop"
     path.write_bytes(good.read_bytes())
     assert {one.debugContext for one in pva.OperationAnalysis(pva.openReport(path)).operations} == {None}
+
+
+def test_programs_are_equal_that_are_the_same_of_one_report(written: tuple[Any, Path]) -> None:
+    one, other = pva.openReport(str(written[1])), pva.openReport(str(written[1]))
+    first, again = ([step.program for step in report.execution.steps] for report in (one, one))
+    assert first == again
+    assert len({program._id for program in first}) > 1
+    a, b = next((a, b) for a in first for b in first if a._id != b._id)
+    assert a != b
+    assert hash(a) == hash(again[first.index(a)])
+    assert a != other.execution.steps[first.index(a)].program
+    assert a != a._id

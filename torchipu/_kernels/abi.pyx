@@ -6,7 +6,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 import os
 import threading
@@ -121,6 +121,7 @@ include "steps.pxi"  # Steps: what a plan runs
 include "phases.pxi"  # Phases: which of these steps run between two meetings of all threads
 include "loops.pxi"  # Plan: how it runs that
 include "copies.pxi"  # copies at the edge of a call
+include "samples.pxi"  # a few elements of tensors, and whether they are as they were
 include "tensors.pxi"  # how what a call is given lies
 include "modules.pxi"  # what a model is made of
 include "calls.pxi"  # Call: a plan as a compiled graph calls it, with what stays from call to call

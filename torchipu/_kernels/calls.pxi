@@ -22,7 +22,8 @@ cdef class Call:
         resting: A call does nothing while there is anything in it.
         frozen: ``(place, tensor)`` of each tensor whose values the plan has prepared something of: among the arguments, or
             the tensor itself and None for the place.
-        prepared: Its ``stamp`` tells of which values that was, as `stamp_of` says it; None where nothing is prepared.
+        prepared: Its ``stamp`` tells of which values that was, as `stamp_of` says it, None where nothing is prepared, and
+            its ``samples``, which are `Samples`, of some of their elements.
         explained: Returns what is raised, given a `KernelTrap`.
     """
 
@@ -101,7 +102,7 @@ cdef class Call:
             address, version = (<tuple>stamp)[i]
             if tensor.is_inference() or tensor.data_ptr() != address or tensor._version != version:
                 return False
-        return True
+        return not (<Samples>self.prepared.samples).changed()
 
     def __dealloc__(self):
         free(self.places)

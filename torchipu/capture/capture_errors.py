@@ -64,6 +64,12 @@ def as_capture_error(error: BaseException) -> IpuError:
             f"the model cannot be captured as one graph: {told}", source=_user_line(error),
             remedy="pass inputs that the model takes; called eagerly with the same ones, it tells where it raises this",
         )
+    if foreign := _FOREIGN.search(reason):
+        return CaptureError(
+            f"the model cannot be captured as one graph: an input is a {foreign['kind']}",
+            remedy="pass tensors (as torch.from_numpy makes one of an array), numbers, strings, or lists, tuples and "
+            "dicts of these; a dataclass of your own after torch.export.register_dataclass(its class)",
+        )
     remedy = next((words for word, words in _INSTEAD.items() if word in reason), "")
     if not remedy:
         remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
@@ -111,6 +117,8 @@ _OBSERVED = re.compile(r"raised exception (?P<kind>\w+)\((?P<text>.*?)\)$", re.D
 """How Dynamo writes what the model raised and did not catch."""
 _RAISED = re.compile(r"got (?P<kind>\w+)\((?P<quote>['\"])(?P<text>.*?)(?P=quote)\)", re.DOTALL)
 """How Dynamo writes what a call raised on tensors without values."""
+_FOREIGN = re.compile(r"inputs with type `<class '(?P<kind>[^']*)'>` is not supported or pytree-flattenable")
+"""How torch names an input of a class that it does not know."""
 _PYTHON_ROOT = sysconfig.get_paths()["stdlib"]
 _PRODUCT = re.compile(r"same reduction dim, but got \[(?P<left>[\d, ]+)\] X \[(?P<right>[\d, ]+)\]")
 

@@ -31,10 +31,10 @@ from torchipu.host.observation import Observation
 from torchipu.host.output_memory import OutputMemory, Room
 from torchipu.host.placed_states import PlacedStates
 from torchipu.host.plan import HostPlan
+from torchipu.host.prepared_from import PreparedFrom
 from torchipu.host.profiler_ranges import is_recording, ranges
 from torchipu.host.resting import RESTING
 from torchipu.host.rounding import ints_of
-from torchipu.host.stamps import Stamp
 from torchipu.host.statistics import TensorStatistics
 from torchipu.host.steps import Step
 from torchipu.host.storage import Place, aligned
@@ -167,8 +167,7 @@ class BoundPlan:
                 self.engine.bind(RANDOM, self.random_rows.data_ptr())
         if self.observation.counts:
             counting.note(self)
-        self.stamp: Stamp | None = None
-        self.prepared_from: list[torch.Tensor] = []
+        self.prepared_from = PreparedFrom()
         self.fresh_outputs: list[tuple[int, int]] = []
         self.rooms: list[Room] = []
         self.viewing_outputs: list[tuple[int, bool, int, HostTensor]] = []
@@ -469,7 +468,7 @@ class BoundPlan:
         return Call(
             self.engine, inputs, self.rooms, FIRST_EXTERNAL + len(self.graph.inputs), results,
             (prologue, (begin, end), (end, len(plan.steps))), threads, torch, memory.empty_of(self.rooms), lock,
-            self.shared, ARENA, RESTING, frozen, self,
+            self.shared, ARENA, RESTING, frozen, self.prepared_from,
             lambda trap: explained(trap, plan, self.graph, 1, 1),
         )
 

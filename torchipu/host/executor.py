@@ -21,7 +21,7 @@ from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resting import is_resting, zeros_of
 from torchipu.host.sized_plans import PlansOfCall, Terms, lying_of, orders_of
-from torchipu.host.stamps import stamp_of
+from torchipu.host.unseen_writes import warn_of_unseen
 from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.graph import Graph, Tensor
 
@@ -88,6 +88,7 @@ class GraphExecutor:
         self.apartness = Apartness(graph.inputs, set(self.edge.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
+        self._has_warned = False  # of weights that were written as torch does not count
         self._lock = forks.lock()
         self.output_memory = output_memory.SHARED.get()
         self.border_memory = output_memory.BORDER.get()
@@ -167,7 +168,8 @@ class GraphExecutor:
             bound.engine.bind_tensors(FIRST_EXTERNAL + place, [value])
         argument_of = dict(zip(numbers, places, strict=True))
         frozen = [
-            (None, constants[place]) if place in constants else (argument_of[place], None) for place in self.frozen_places
+            (None, constants[place]) if place in constants else (argument_of[place], None)
+            for place in self.frozen_places
         ]
         strides = layout or (None,) * len(numbers)
         inputs = [
@@ -259,12 +261,20 @@ class GraphExecutor:
         if not frozen:
             bound.run(1, 1, self.threads, borrow=self.threads == torch.get_num_threads())
             return
-        stamp = stamp_of(frozen)
-        is_prepared = stamp is not None and stamp == bound.stamp
-        bound.stamp = None  # a run that fails may have prepared a part
+        is_prepared = bound.prepared_from.holds(frozen)
+        if not is_prepared and (unseen := bound.prepared_from.unseen(frozen)):
+            self._warn_of(unseen)
+        bound.prepared_from.forget()
         borrow = self.threads == torch.get_num_threads()
         bound.run(1, 1, self.threads, borrow=borrow, is_prepared=is_prepared)
-        bound.stamp = stamp
-        if not is_prepared:
-            # Keeps the memory from being freed, and another tensor from being taken for this one by its address.
-            bound.prepared_from = [value.detach() for value in frozen]
+        bound.prepared_from.note(frozen, is_anew=not is_prepared)
+
+    def _warn_of(self, unseen: Sequence[int]) -> None:
+        """Warn once of frozen inputs, by number among them, that were written as torch does not count."""
+        if not self._has_warned:
+            self._has_warned = True
+            held = [self.graph.inputs[self.frozen_places[number]] for number in unseen]
+            warn_of_unseen(
+                [f"weight of shape {list(tensor.shape)}" for tensor in held],
+                "what frozen_weights makes of it once is made anew from this call on",
+            )

@@ -116,6 +116,10 @@ class Resident:
         """Take note of the user's tensor as it is now."""
         self.seen = self._place_and_version()
 
+    def forget(self) -> None:
+        """Take the user's tensor for written since it was last seen."""
+        self.seen = (0, -1)
+
     def _place_and_version(self) -> tuple[int, int]:
         # Tensors of inference mode have no version: what is written there is seen at the next copy.
         return self.host.data_ptr(), 0 if self.host.is_inference() else self.host._version

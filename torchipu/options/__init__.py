@@ -296,8 +296,8 @@ class Options:
     )
     frozen_weights: bool = declare(
         False, "inference, by torch.compile or InferenceStep: prepare weights at the first call, and again only after "
-        "a change that torch counts (Tensor._version), which writes through .data are not; convolutions then add up in "
-        "another order", kind=bool,
+        "a change that torch counts (Tensor._version), or that a few elements of each show, with a warning: writes "
+        "through .data are not counted; convolutions then add up in another order", kind=bool,
     )
     strict_numerics: bool = declare(
         False, "convolutions and their gradients add up products as they are defined, never by Winograd's transforms, "

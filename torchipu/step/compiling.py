@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.utils import _pytree as pytree
 
 from torchipu import artifacts, forks
@@ -34,6 +35,7 @@ from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resident import Resident, Versions
+from torchipu.host.unseen_writes import Sampled
 from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options, given_or_default
@@ -77,12 +79,9 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
     """Whether states are in the program's memory, from call to call, whatever the user's tensors hold."""
 
     def __init__(self, model: torch.nn.Module, options: Options | None) -> None:
-        if not isinstance(model, torch.nn.Module):
-            raise OptionsError(
-                f"model must be a torch.nn.Module, got {type(model).__name__}", option="model", value=model,
-                remedy="wrap the function in a module whose forward calls it",
-            )
-        self.model = model
+        _refuse_what_is_no_module(model)
+        # What torch.compile has wrapped is captured here, and whole.
+        self.model = model._orig_mod if isinstance(model, OptimizedModule) else model
         self.options = given_or_default(options)
         self.target = lookup_target(self.options.target)
         self._lock = forks.reentrant_lock()  # Lightning has a report written from within a call
@@ -94,6 +93,8 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._hosts: list[torch.Tensor] = []  # the user's tensor of each
         self._footprint: Footprint | None = None  # of the model and these, which calls look at
         self._versions: Versions | None = None  # of these, where something is made of them once
+        self._sampled: Sampled | None = None  # of those that are asked about, to see writes that torch does not count
+        self._has_warned = False  # of such a write
         self._copied: list[Resident] = []  # those of which the program has a copy
         self._written_in_place: list[torch.Tensor] = []  # tensors of the user's on which it works
         self._arguments: Arguments | None = None  # from the first call on
@@ -254,6 +255,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
     def _note_places(self) -> None:
         residents = self._residents
         self._copied = [resident for resident in residents if not resident.is_users]
+        self._sampled = None
         self._written_in_place = [one.host for one in residents if one.is_users and one.is_written]
         self._is_in_place = len(self._copied) < len(residents)
 
@@ -366,3 +368,15 @@ def _outside_inference_mode() -> Iterator[None]:
 def _states_of_user(built: Built, plan: HostPlan) -> dict[Tensor, torch.Tensor]:
     """Return the states of a plan that mirror a tensor of the user's."""
     return {tensor: host for tensor, host in built.states.items() if host is not None and tensor in plan.states}
+
+
+def _refuse_what_is_no_module(model: object) -> None:
+    """Raise OptionsError for what cannot be captured as a model."""
+    if isinstance(model, torch.nn.Module):
+        return
+    got = f"the class {model.__name__} itself" if isinstance(model, type) else type(model).__name__
+    raise OptionsError(
+        f"model must be a torch.nn.Module, got {got}", option="model", value=model,
+        remedy="make one of it, and give that" if isinstance(model, type) else
+        "wrap the function in a module whose forward calls it",
+    )

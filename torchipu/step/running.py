@@ -15,6 +15,7 @@ from torchipu.host.copying import RepeatedCopy, copy_all, count_writes
 from torchipu.host.kept_states import undrawn_where_it_fails
 from torchipu.host.laid import Laid
 from torchipu.host.resident import Resident, Returned, Versions, changed, mark, refuse_misfits
+from torchipu.host.unseen_writes import Sampled, warn_of_unseen
 from torchipu.optable.random_streams import Seeding
 from torchipu.step import watching
 from torchipu.step.compiling import CompilingStep
@@ -215,10 +216,14 @@ class RunningStep(CompilingStep):
         Returns:
             Whether all were there as they were, and something was made of them that still holds.
         """
-        looked_at = self._residents if self._has_prepared else self._copied
+        looked_at = self._looked_at
         if not looked_at:
             return False  # nobody asks what has changed
-        if self._clean and self._versions is not None and self._versions.hold():
+        unseen = self._find_unseen(looked_at) if self._clean else []
+        if unseen and not self._has_warned:
+            self._has_warned = True
+            warn_of_unseen([f"weight {resident.name!r}" for resident in unseen], "it is taken from this call on")
+        if self._clean and not unseen and self._versions is not None and self._versions.hold():
             return True
         stale = changed(looked_at) if self._clean else looked_at
         copied = [resident for resident in stale if not resident.is_users]
@@ -228,9 +233,30 @@ class RunningStep(CompilingStep):
                 copy_all([r.memory for r in copied], [r.source() for r in copied], self._host_threads)
         if stale:
             mark(stale)
+            self._sample(looked_at)
         if self._has_prepared and self._laid is not None:  # they lie where they lay
             self._versions = Versions(self._hosts)
         return self._has_prepared and not stale and self._clean
+
+    @property
+    def _looked_at(self) -> list[Resident]:
+        """States of which is asked, before each call, whether the user has written them."""
+        return self._residents if self._has_prepared else self._copied
+
+    def _find_unseen(self, looked_at: Sequence[Resident]) -> list[Resident]:
+        """Return the states that the user has written as torch does not count; from now on they count as written."""
+        if self._sampled is None:
+            return []
+        found = [looked_at[number] for number in self._sampled.changed(lie_there=self._laid is not None)]
+        found = [resident for resident in found if not resident.changed()]
+        for resident in found:
+            resident.forget()
+        return found
+
+    def _sample(self, looked_at: Sequence[Resident]) -> None:
+        """Keep a few elements of the user's tensors as they are now."""
+        if self._sampled is None or not self._sampled.take(lie_there=self._laid is not None):
+            self._sampled = Sampled([resident.host for resident in looked_at])
 
     def _download(self) -> None:
         """Let the user's tensors have all states: each where the program works on it, the others by one call.
@@ -244,6 +270,7 @@ class RunningStep(CompilingStep):
             with torch.no_grad():
                 back.copy(self._host_threads)
             mark(written)
+            self._sample(self._looked_at)
         count_writes(self._written_in_place)
 
     def _way_back(self, written: Sequence[Resident]) -> RepeatedCopy:

@@ -26,6 +26,12 @@ _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+_OTHERS = (
+    (b"PK", ": it is an archive, such as torch.save writes and torch.load(path, weights_only=True) reads"),
+    (b"\x80", ": it is a pickle"), (b"\x1f\x8b", ": it is compressed by gzip"),
+    (b"\x89HDF", ": it is an HDF5 file"),
+)
+"""What files of others begin with, and what is said of them."""
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
@@ -113,7 +119,8 @@ def _header(file: BinaryIO) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(file.read(LENGTH_BYTES), "little")
     rest = os.fstat(file.fileno()).st_size - LENGTH_BYTES
     if not 0 < length <= min(MAX_HEADER_BYTES, rest):
-        raise ValueError("it has no header")
+        head = length.to_bytes(LENGTH_BYTES, "little")
+        raise ValueError("it has no header" + next((text for begin, text in _OTHERS if head.startswith(begin)), ""))
     try:
         header = json.loads(file.read(length))
         if all(isinstance(text, str) for text in header["__metadata__"].values()):

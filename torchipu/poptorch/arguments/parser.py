@@ -152,6 +152,9 @@ def _signature(model: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(model.forward)
     if not callable(model):
         raise TypeError(f"a model must be a torch.nn.Module or a callable, got {type(model).__name__}")
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        name = model.__name__
+        raise TypeError(f"a model must be a torch.nn.Module, got the class {name} itself: make one, as by {name}()")
     try:
         return inspect.signature(model)
     except ValueError:

@@ -170,10 +170,10 @@ def _is_parsed_alike(expected: Any, value: Any) -> bool:
 
 
 def _collect_members(expected: Any, value: Any, name: str, found: list[torch.Tensor]) -> None:
-    # Tuples are compared member by member; of lists and custom objects only the tensors count.
-    is_tuple = isinstance(expected, tuple)
-    wanted = list(expected) if is_tuple else list(tensors_in(expected))
-    given = list(value) if is_tuple else list(tensors_in(value))
+    # Tuples and lists are compared member by member; of custom objects only the tensors count.
+    is_known = isinstance(expected, (tuple, list)) and parser_of(expected) is None
+    wanted = list(expected) if is_known else list(tensors_in(expected))
+    given = list(value) if is_known else list(tensors_in(value))
     if len(wanted) != len(given):
         raise _mismatch(f"Length mismatch for {name}: expected {len(wanted)} elements but got {len(given)}")
     for index, (one, other) in enumerate(zip(wanted, given, strict=True)):

@@ -98,7 +98,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         else:
             arguments |= {"batch_size": loaded_size, "drop_last": loader_drops if loaded_size is not None else False}
             arguments |= self._order(dataset, shuffle, drop_last, is_shared, kwargs)
-            if not isinstance(dataset, IterableDataset):
+            if not isinstance(dataset, IterableDataset) and kwargs.get("sampler") is None:
                 self._warn_of_left_over_rows(dataset, drop_last)
         super().__init__(dataset, **arguments)
         if mode is not DataLoaderMode.Sync:
@@ -142,9 +142,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         }
 
     def _warn_of_left_over_rows(self, dataset: Any, drop_last: bool) -> None:
-        if drop_last or self._combined_batch_size is None:
+        if self._combined_batch_size is None:
             return
         step = self._combined_batch_size * self._options.Distributed.numProcesses
+        if drop_last:
+            if 0 < len(dataset) < step:
+                logger.warning(
+                    "The loader yields nothing: the dataset has %d elements, and one step takes %d, batch_size times "
+                    "deviceIterations, gradientAccumulation, replicas and processes. Make one of these smaller, or set "
+                    "drop_last=False.", len(dataset), step,
+                )
+            return
         if len(dataset) % step:
             logger.warning(
                 "The number of elements in the dataset (%d) is not divisible by the number of elements processed per "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from typing import Any
 
 import torch
 
-from torchipu.errors import IpuError, PlacementError
+from torchipu.errors import IpuError, OutOfTileMemoryError, PlacementError
 from torchipu.options import Options as CoreOptions
+from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments.parser import Arguments
 from torchipu.poptorch.executor import instrumentation
 from torchipu.poptorch.executor.checks import check_batch, check_buffer_names, check_ipus
@@ -25,7 +27,7 @@ from torchipu.poptorch.optim.attributes import FixedValues
 from torchipu.poptorch.optim.optimizer import go_on
 from torchipu.poptorch.options.session_options import check_popart, log_options
 from torchipu.poptorch.reports import ir_text
-from torchipu.poptorch.reports.profile import write_report
+from torchipu.poptorch.reports.profile import is_reported, write_report
 from torchipu.poptorch.stored.cache import cache_of
 from torchipu.poptorch.tracing.errors_on_the_host import error_on_the_host
 from torchipu.poptorch.tracing.mixed_types import stand_ins_for
@@ -53,8 +55,8 @@ class Compilation:
             captured: The capture, if it was read from a file.
         """
         state = self._state
-        check_batch(arguments, state.options)
         check_inputs(arguments)
+        check_batch(arguments, state.options)
         check_popart(state.options)
         check_buffer_names(state.options, state.holder)
         log_options(state.options)
@@ -119,6 +121,8 @@ class Compilation:
                         # More IPUs than there are have PopTorch's own words.
                         placed = list(zip(traced.blocks, traced.ipus, strict=True))
                         check_ipus(max(traced.ipus, default=0) + 1, options, placed)
+                    if isinstance(error, OutOfTileMemoryError):
+                        self._report_overflow(error, session, tensors, core)
                     raise as_poptorch_error(error) from error
                 except Exception as error:
                     found = error_on_the_host(error, traced, session.cut(tensors))
@@ -126,6 +130,35 @@ class Compilation:
                         raise
                     raise found from None
         return session
+
+    def _report_overflow(
+        self, error: OutOfTileMemoryError, session: Session, tensors: list[torch.Tensor], core: CoreOptions,
+    ) -> None:
+        """Write the report of a program that does not fit, if one was asked for, and let the error name it.
+
+        Args:
+            error: What is raised.
+            session: What was to have the program.
+            tensors: What it was to be compiled for.
+            core: Its options.
+        """
+        state = self._state
+        if not is_reported(state.options) or session.original is None:
+            return
+        optimizer = state.optimizer if state.is_training else None
+        larger = _session(state.holder, dataclasses.replace(core, allow_out_of_memory=True), optimizer)
+        larger.prepare(session.traced, anchors(state.options), session.original)
+        undo = larger._keep()
+        try:
+            larger.compile(*tensors)
+            report = write_report(larger, state.options, is_training=state.is_training)
+        except IpuError as other:
+            logger.warning("There is no report of the program that does not fit: %s", other.message)
+            return
+        finally:
+            undo()
+        if report is not None:
+            error.remedy += f"; the report in {report.folder} shows what takes the memory, marked as out of memory"
 
 
 def _session(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torchipu.capture.fx_types import foreign_kind
 from torchipu.capture.tensor_classes import computes_by_itself, overrides_functions
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments.parser import Arguments
@@ -132,6 +133,9 @@ def check_inputs(arguments: Arguments) -> None:
                 f"Unsupported input {name}: tensors of {kind}, which computes in its own __torch_dispatch__. "
                 "Pass a plain torch.Tensor with the same values"
             )
+        foreign, remedy = foreign_kind(tensor)
+        if foreign:
+            raise createPoptorchError(f"input {name}: {foreign} cannot be held by the IPU: {remedy}")
         if overrides_functions(tensor):
             logger.warning(
                 "Input %s is a %s. It is taken as a plain torch.Tensor: what __torch_function__ of that class does is "

@@ -11,9 +11,10 @@ import torch
 from torchipu.capture.captured import Captured
 from torchipu.capture.running import capture_by_running
 from torchipu.host.bound_plan import BoundPlan
-from torchipu.host.resident import Resident, Returned, refuse_misfits
+from torchipu.host.resident import Resident, Returned, changed, refuse_misfits
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import Role
+from torchipu.poptorch._logging import logger
 from torchipu.poptorch.held_types import held_as
 from torchipu.poptorch.operators.placing import check_depth, refuse_ops_outside, warn_of_unused
 from torchipu.poptorch.poptorch_core import createPoptorchError
@@ -234,7 +235,27 @@ class Session(ProgramStep):
         if self.must_upload:
             self.upload(self._residents)
             self.must_upload = False
+        elif not self._has_warned:
+            self._warn_of_writes()
         return False
+
+    @property
+    def _looked_at(self) -> list[Resident]:
+        return self.weights
+
+    def _warn_of_writes(self) -> None:
+        """Warn once of weights that the host has written since they were copied: the device keeps its own."""
+        with torch._C.DisableTorchFunctionSubclass():  # to look at one is no reason to fetch it
+            self._find_unseen(self.weights)
+            written = changed(self.weights)
+        if written:
+            self._has_warned = True
+            more = f" and {len(written) - 1} more" if len(written) > 1 else ""
+            logger.warning(
+                "%r%s of the host's model was written since it was last copied, and the device goes on with what it "
+                "has, which the next copy to the host brings back. Call copyWeightsToDevice() after such a write for "
+                "the device to use it.", written[0].name, more,
+            )
 
     def _download(self) -> None:
         """Leave everything on the device."""
@@ -251,6 +272,7 @@ class Session(ProgramStep):
                     value = resident.host.detach()
                     resident.memory.copy_(value if group is None else group.rows(value))
                     resident.mark()
+                self._sample(self.weights)
 
     def download(self, residents: Iterable[Resident]) -> None:
         """Copy to the host those states that the program changes, or that the host has changed since.
@@ -276,6 +298,7 @@ class Session(ProgramStep):
                 else:
                     resident.host.detach().copy_(resident.memory)
                 resident.mark()
+            self._sample(self.weights)
         refuse_misfits(misfits)
 
     def buffers(self, names: Iterable[str]) -> list[Resident]:

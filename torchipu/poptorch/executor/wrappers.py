@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 
 from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.executor import instrumentation
@@ -98,7 +99,9 @@ def load(
 
 
 def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
-    return model.model if isinstance(model, PoplarExecutor) else model
+    """Return what an executor wraps, or what ``torch.compile`` has: it is compiled here, and whole."""
+    model = model.model if isinstance(model, PoplarExecutor) else model
+    return model._orig_mod if isinstance(model, OptimizedModule) else model
 
 
 def _default_optimizer(model: Callable[..., Any]) -> torch.optim.Optimizer:

@@ -21,7 +21,10 @@ LOSSES = frozenset({
 })
 """Names of the functions of torch whose result can be the loss without being marked."""
 
-NO_LOSS = "Couldn't find a loss in graph!"
+NO_LOSS = (
+    "Couldn't find a loss in graph! Compute it in forward by a loss function of torch.nn.functional, or mark what is "
+    "to become small: return poptorch.identity_loss(loss, reduction='mean')."
+)
 MANY_LOSSES = (
     "Multiple independent losses found in graph. Graph must have one final loss. Wrap final graph loss in "
     "poptorch.identity_loss."

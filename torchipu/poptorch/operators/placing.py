@@ -60,7 +60,16 @@ class _Placing:
         return self._ids.get(id(hook)) or self._ids.setdefault(id(hook), self.automatic_id())
 
     def begin(self, block_id: str, ipu_id: int | None) -> None:
-        """Begin a block."""
+        """Begin a block.
+
+        Raises:
+            Error: The IPU is none.
+        """
+        if ipu_id is not None and (not isinstance(ipu_id, int) or isinstance(ipu_id, bool) or ipu_id < 0):
+            raise createPoptorchError(
+                f"Block {block_id!r}: ipu_id must be a whole number from 0, got {ipu_id!r}. Count the IPUs of the "
+                "model from 0, or leave ipu_id out"
+            )
         stage = self.strategy.placement(block_id, ipu_id)
         ipu = stage._ipu_id if stage._ipu_id is not None else ipu_id
         if ipu is None:

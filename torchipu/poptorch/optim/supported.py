@@ -26,10 +26,13 @@ def check(optimizer: torch.optim.Optimizer) -> None:
         Error: An argument of PopTorch's that cannot run so far.
     """
     if not isinstance(optimizer, SUPPORTED):
-        raise AssertionError(
-            f"Unsupported optimizer type {type(optimizer).__name__}. Supported types: "
-            f"{', '.join(kind.__name__ for kind in SUPPORTED)}"
-        )
+        kinds = ", ".join(kind.__name__ for kind in SUPPORTED)
+        if isinstance(optimizer, type):
+            raise AssertionError(
+                f"Unsupported optimizer type type: it is the class {optimizer.__name__} itself. Make one of it, as by "
+                f"poptorch.optim.SGD(model.parameters(), lr=0.01). Supported types: {kinds}"
+            )
+        raise AssertionError(f"Unsupported optimizer type {type(optimizer).__name__}. Supported types: {kinds}")
     if type(optimizer) not in (*SUPPORTED, SGD, Adam, AdamW, RMSprop, LAMB):
         logger.warning(
             "Poptorch does not run Python optimizer code directly. Optimizers that are subclassed from classes in "

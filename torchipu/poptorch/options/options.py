@@ -272,8 +272,12 @@ class Options(OptionsDict):
         """
         proportions = {}
         for name, proportion in available_memory_proportion.items():
-            if not name.startswith("IPU"):
+            if not (isinstance(name, str) and name.startswith("IPU") and name[3:].isdecimal()):
                 raise AssertionError(f"Available memory proportions are set per IPU, as in 'IPU0', not {name!r}")
+            if isinstance(proportion, bool) or not isinstance(proportion, (int, float)) or not 0 < proportion <= 1:
+                raise ValueError(
+                    f"Available memory proportion of {name!r}: expected above 0 and at most 1, got {proportion!r}"
+                )
             proportions[int(name.removeprefix("IPU"))] = proportion
         self.createOrSet(available_memory_proportion=proportions)
 

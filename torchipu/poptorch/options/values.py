@@ -151,7 +151,10 @@ class OptionsDict:
 
     def _check_frozen(self) -> None:
         if self._is_frozen:
-            raise AttributeError("Can't modify frozen Options")
+            raise AttributeError(
+                "Can't modify frozen Options: a model or a loader uses them. Change a copy of them, options.clone(), "
+                "and make a new one with it"
+            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Copy; the copy can be changed."""

@@ -29,6 +29,7 @@ from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.tracing.calls import Calls
 from torchipu.poptorch.tracing.devices import devices_seen
 from torchipu.poptorch.tracing.grouping import Group, picked
+from torchipu.poptorch.tracing.hidden_results import refuse_hidden
 from torchipu.poptorch.tracing.known_values import KnownValues, undo_writes
 from torchipu.poptorch.tracing.plain_state import PlainState
 from torchipu.poptorch.tracing.shown_tensors import tensors_shown
@@ -135,6 +136,7 @@ class TracedModel(Running):
             yield calls
 
     def _flatten(self, returned: Any, final: torch.Tensor | None) -> tuple[list[torch.Tensor], int | None]:
+        refuse_hidden(returned)
         results: list[torch.Tensor] = []
         self.members = []
         place: int | None = None
