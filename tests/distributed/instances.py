@@ -129,6 +129,13 @@ def exchange_rows_by_horovod(rank: int) -> Any:
     return {
         "even": hvd.alltoall(rows).tolist(), "received": received.tolist(), "counts": counts.tolist(),
         "later": hvd.synchronize(hvd.alltoall_async(rows)).tolist(),
+        "shares": hvd.reducescatter(rows).tolist(), "sums": hvd.reducescatter(rows[:3], op=hvd.Sum).tolist(),
+        "no_rows": hvd.reducescatter(torch.ones(1, 2), op=hvd.Sum, prescale_factor=3.0).tolist(),
+        "shares_later": [one.tolist() for one in hvd.synchronize(
+            hvd.grouped_reducescatter_async([rows[:2], rows[2:].long()], op=hvd.Sum),
+        )],
+        "scalar": error_of(lambda: hvd.reducescatter(torch.tensor(1.0))),
+        "least": error_of(lambda: hvd.reducescatter(rows, op=hvd.Min)),
         "uneven": error_of(lambda: hvd.alltoall(rows[:3])), "splits": error_of(lambda: hvd.alltoall(rows, [1, 2])),
     }
 
@@ -166,6 +173,8 @@ def differentiate_horovod(rank: int) -> Any:
         "gathered_group": lambda x: torch.cat(hvd.grouped_allgather([x[:rank], x])), "rows": lambda x: hvd.alltoall(x),
         "dealt": lambda x: hvd.alltoall(x, splits=[2, 0] if rank else [1, 1])[0],
         "greatest": lambda x: hvd.allreduce(x, op=hvd.Max) + 0 * x,
+        "share": lambda x: hvd.reducescatter(x, prescale_factor=4.0),
+        "share_of_three": lambda x: hvd.grouped_reducescatter([x, torch.cat([x, x[:1]])], op=hvd.Sum)[1],
     }
     found = {}
     for name, exchange in exchanges.items():

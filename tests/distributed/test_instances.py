@@ -82,7 +82,13 @@ def test_horovod_gives_each_process_its_rows(ran: dict[str, list[Any]]) -> None:
     assert second["even"] == second["later"] == [[2.0], [3.0], [12.0], [13.0]]
     assert (first["received"], first["counts"]) == ([[0.0], [10.0], [11.0]], [1, 2])
     assert (second["received"], second["counts"]) == ([[1.0], [2.0]], [2, 0])
+    assert (first["shares"], second["shares"]) == ([[5.0], [6.0]], [[7.0], [8.0]])
+    assert (first["sums"], second["sums"]) == ([[10.0], [12.0]], [[14.0]])
+    assert (first["no_rows"], second["no_rows"]) == ([[6.0, 6.0]], [])
+    assert (first["shares_later"], second["shares_later"]) == ([[[10.0]], [[14]]], [[[12.0]], [[16]]])
     for found in (first, second):
+        assert found["scalar"].startswith("ValueError: reducescatter takes a tensor with a first dimension")
+        assert found["least"].startswith("ValueError: reducescatter has no op 3: use hvd.Average or hvd.Sum")
         assert found["uneven"].startswith("ValueError: alltoall: 3 rows cannot be shared out evenly to 2 processes")
         assert found["splits"].startswith("ValueError: alltoall: splits [1, 2] must have a number for each of 2 proc")
 
@@ -100,6 +106,9 @@ def test_gradients_flow_back_through_horovods_exchanges(ran: dict[str, list[Any]
     assert (first["gathered_group"], second["gathered_group"]) == ([11.0, 16.5], [27.5, 27.5])
     assert (first["rows"], second["rows"]) == ([1.0, 10.0], [2.0, 20.0])
     assert (first["dealt"], second["dealt"]) == ([1.0, 10.0], [2.0, 3.0])
+    for found in (first, second):  # of the losses of both, each of which has one row, or two and one
+        assert found["share"] == [2.0, 20.0]
+        assert found["share_of_three"] == [1.0 + 10.0, 2.0]
 
 
 def test_horovods_batch_norm_is_that_of_one_batch(ran: dict[str, list[Any]]) -> None:
@@ -147,7 +156,7 @@ def test_horovod_without_a_launcher_is_one_process() -> None:
         assert (hvd.broadcast_object(3), hvd.allgather_object(3), hvd.join()) == (3, [3], 0)
         with pytest.raises(ValueError, match="there is no op 2"):
             hvd.allreduce(value, op=2)
-        for exchange in (hvd.allreduce, hvd.allgather, hvd.alltoall, lambda x: hvd.broadcast(x, 0)):
+        for exchange in (hvd.allreduce, hvd.reducescatter, hvd.allgather, hvd.alltoall, lambda x: hvd.broadcast(x, 0)):
             weight = torch.tensor([1.0, 2.0], requires_grad=True)
             (exchange(weight) * weight.detach()).sum().backward()
             assert weight.grad.tolist() == [1.0, 2.0]

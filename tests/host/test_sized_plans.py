@@ -96,8 +96,9 @@ def first(result):
     return result[0] if isinstance(result, tuple) else result
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_plan_of_formulas_is_with_numbers_the_plan_of_these_numbers(name, monkeypatch):
+@pytest.fixture
+def made(monkeypatch):
+    """Pairs of what is in a plan of formulas with numbers in it, and in the plan of these numbers."""
     made = []
     sized_plan = GraphExecutor._sized_plan
 
@@ -112,6 +113,11 @@ def test_a_plan_of_formulas_is_with_numbers_the_plan_of_these_numbers(name, monk
         return found
 
     monkeypatch.setattr(GraphExecutor, "_sized_plan", compared)
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_of_formulas_is_with_numbers_the_plan_of_these_numbers(name, made):
     model, data = CASES[name][0](), CASES[name][1]
     run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()
     for sizes in SIZES:
@@ -143,6 +149,48 @@ def test_a_size_that_decides_alike_emits_nothing(kind, width, monkeypatch):
             assert len(emitted) == 2
     assert len(emitted) == 2
     assert all(isinstance(graph.inputs[0].shape[0], (int, Size)) for graph in emitted)
+
+
+class Wide(nn.Module):
+    """Attention of two heads of 64 and two linear layers, on ``[N, T, 128]``: sizes decide how products are cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.wide, self.after = nn.Linear(128, 384), nn.Linear(128, 512), nn.Linear(512, 128)
+
+    def forward(self, x):
+        rows, length, _ = x.shape
+        q, k, v = self.before(x).view(rows, length, 3, 2, 64).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(rows, length, 128)
+        return self.after(functional.gelu(self.wide(mixed)))
+
+
+def test_sizes_that_cut_products_and_sums_into_other_blocks_emit_nothing(made, monkeypatch):
+    emitted = []
+    plain = Planner.emitted
+
+    def counted(planner):
+        if any(isinstance(size, Size) for tensor in planner.graph.inputs for size in tensor.shape):
+            emitted.append(planner)
+        return plain(planner)
+
+    monkeypatch.setattr(Planner, "emitted", counted)
+    model = Wide()
+    run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()
+    for length in (90, 101, 113, 126):  # tiles of 32 columns and of 96, and sums of 5 to 7 chunks
+        x = torch.randn(2, length, 128)
+        model.zero_grad()
+        judge.zero_grad()
+        found, expected = run(x), judge(x.double())
+        torch.testing.assert_close(found.double(), expected, rtol=2e-4, atol=2e-4)
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        for weight, exact in zip(model.parameters(), judge.parameters(), strict=True):
+            torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=2e-3, atol=2e-3)
+    assert len(emitted) == 2
+    assert len(made) == 8
+    for found, plain_plan in made:
+        assert found == plain_plan
 
 
 def test_what_cannot_be_planned_with_sizes_is_planned_for_each(monkeypatch, caplog):

@@ -1,10 +1,12 @@
 """Sizes that are known later: what is computed from them, what was decided by them, and graphs that hold them."""
 
+from typing import NamedTuple
+
 import pytest
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.settling import Settling
-from torchipu.ir.sizes import Size, Sizes, largest, least, settled
+from torchipu.ir.sizes import LOOKS_BEFORE_COMPILED, Size, Sizes, largest, least, of_numbers, settled
 from torchipu.ir.types import DType
 
 FORMULAS = {
@@ -106,6 +108,62 @@ def test_formulas_that_are_equal_are_one_number_and_others_are_other_keys():
     assert n * 2 is 2 * n
     assert len({n: 0, m: 1, n * 1: 2}) == 2
     assert repr((n + 1) * m) == "((n + 1) * m)"
+
+
+class Cut(NamedTuple):
+    blocks: int
+    block: int
+
+
+@of_numbers
+def cut(rows, *, most=8):
+    blocks = 1 if rows <= most else -(-rows // most)
+    return Cut(blocks, -(-rows // blocks))
+
+
+@of_numbers
+def per_row(total, rows):
+    return total // rows
+
+
+def test_what_a_function_of_numbers_decides_is_no_guard_but_part_of_its_results():
+    sizes = Sizes(["n"], [20])
+    (n,) = sizes.given
+    with sizes.watched() as guards:
+        found = cut(n, most=8)
+        assert cut(n).blocks is found.blocks
+        assert type(found) is Cut
+        assert (found.block.now, cut(20), cut(n, most=32).blocks.now) == (7, Cut(3, 7), 1)
+    assert not guards.found
+    numbers = sizes.numbers([5])
+    assert settled(tuple(found), numbers) == cut(5) == Cut(1, 5)
+    assert settled(tuple(found), sizes.numbers([0])) == (1, 0)
+    assert repr(found.block) == "cut(n, 8)[1]"
+    with sizes.watched() as guards:
+        assert found.blocks > 1
+    assert guards.hold(sizes.numbers([9]))
+    assert not guards.hold(sizes.numbers([8]))
+
+
+def test_a_function_of_numbers_gives_zero_where_sizes_make_it_divide_by_zero():
+    sizes = Sizes(["n"], [4])
+    quotient = per_row(12, sizes.given[0])
+    assert settled(quotient, sizes.numbers([3])) == 4
+    assert settled(quotient, sizes.numbers([0])) == 0
+
+
+@pytest.mark.parametrize("looks", [1, 2 * LOOKS_BEFORE_COMPILED])
+def test_guards_hold_alike_before_and_after_they_are_compiled(looks):
+    sizes = Sizes(["n", "m"], [4, 6])
+    n, m = sizes.given
+    with sizes.watched() as guards:
+        assert n < m
+        assert n + m == 10
+        assert not n * 3 <= m
+    for _ in range(looks):
+        assert guards.hold(sizes.numbers([3, 7]))
+        assert not guards.hold(sizes.numbers([3, 8]))
+        assert not guards.hold(sizes.numbers([2, 8]))
 
 
 def test_numbers_can_be_set_anew():

@@ -118,6 +118,64 @@ def _op(average: bool | None, op: int | None) -> int:
     return how
 
 
+# --------------------------------------------------------------------------- all into shares of one
+def reducescatter(
+    tensor: torch.Tensor, name: str | None = None, compression: Any = Compression.none, op: int = Average,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Return this process's rows of the mean of a tensor over all processes, or of the sum.
+
+    Where rows cannot be shared out evenly, the first processes get one more each. What flows back is the gradient of
+    the losses of all processes together: what each has of its rows, divided by the number of processes for a mean.
+
+    Args:
+        tensor: ``[N, ...]``, of the same shape and type in each process.
+        name: Taken and not needed: processes call in the same order.
+        compression: How floats travel.
+        op: Average or Sum.
+        prescale_factor: What values are multiplied by before.
+        postscale_factor: And after.
+
+    Returns:
+        ``[rows, ...]``, which may be none.
+
+    Raises:
+        ValueError: `init` has not been called, ``op`` is another one, or the tensor is a scalar.
+    """
+    return grouped_reducescatter([tensor], name, compression, op, prescale_factor, postscale_factor)[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor], name: str | None = None, compression: Any = Compression.none, op: int = Average,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Do what `reducescatter` does with several tensors at once, which costs less than one after another."""
+    place()
+    if op not in (Average, Sum):
+        raise ValueError(f"reducescatter has no op {op}: use hvd.Average or hvd.Sum")
+    for tensor in tensors:
+        if tensor.dim() == 0:
+            raise ValueError("reducescatter takes a tensor with a first dimension, which it shares out; got a scalar")
+
+    def shares(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        whole = grouped_allreduce_(
+            [part.clone() for part in parts], None, name, op, prescale_factor, postscale_factor,
+            compression=compression,
+        )
+        return [_own_rows(one).clone() for one in whole]
+
+    def back(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        factor = prescale_factor * postscale_factor / (size() if op == Average else 1)
+        return [_gathered(gradient) * factor for gradient in gradients]
+
+    return exchanged(shares, back, tensors)
+
+
+def _own_rows(whole: torch.Tensor) -> torch.Tensor:
+    each, more = divmod(whole.shape[0], size())
+    return whole.narrow(0, rank() * each + min(rank(), more), each + (rank() < more))
+
+
 # --------------------------------------------------------------------------- all to all, one to all
 def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     """Return the tensors of all processes, one behind the other along dimension 0, in which they may differ.
@@ -323,6 +381,16 @@ def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *args: Any, **kwarg
 def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> int:
     """Begin a `grouped_allreduce_`."""
     return _later(grouped_allreduce_(tensors, *args, **kwargs))
+
+
+def reducescatter_async(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> int:
+    """Begin a `reducescatter`."""
+    return _later(reducescatter(tensor, *args, **kwargs))
+
+
+def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> int:
+    """Begin a `grouped_reducescatter`."""
+    return _later(grouped_reducescatter(tensors, *args, **kwargs))
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None) -> int:

@@ -8,12 +8,14 @@ guards do. What needs a plain number (``range``, ``float``, an index) notes that
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torchipu import forks
 
@@ -42,7 +44,11 @@ _OPERATIONS: Mapping[str, Callable[..., Any]] = {
 }
 _CALLS = frozenset({"max", "min", "power", "rounded", "truncated", "floor", "ceiling"})
 _DIVISIONS = frozenset({"//", "%", "/"})
+LOOKS_BEFORE_COMPILED = 16
+"""How often guards are gone through one by one before they are compiled."""
 _APART = "stride"
+_CALLED = "called"
+_MEMBER = "member"
 
 
 class Size:
@@ -215,10 +221,27 @@ class Guards:
     """
 
     found: dict[str, bool] = field(default_factory=dict)
+    _asked: list[tuple[Callable[[Any, Any], bool], Any, Any, bool]] = field(default_factory=list)
+    _looked: int = 0
     _compiled: tuple[int, Callable[[Numbers], bool]] | None = None
+
+    def note(self, text: str, comparison: str, left: Any, right: Any, outcome: bool) -> None:
+        """Take note of a decision."""
+        if text not in self.found:
+            self.found[text] = outcome
+            self._asked.append((_COMPARED[comparison], left, right, outcome))
 
     def hold(self, numbers: Numbers) -> bool:
         """Whether all of them would go the same way with other numbers."""
+        # Python takes as long to compile them as it takes to go through them dozens of times.
+        self._looked += 1
+        if self._looked <= LOOKS_BEFORE_COMPILED:
+            return all(
+                compared(
+                    numbers[left.place] if type(left) is Size else left,
+                    numbers[right.place] if type(right) is Size else right,
+                ) == outcome for compared, left, right, outcome in self._asked
+            )
         if self._compiled is None or self._compiled[0] != len(self.found):
             terms = [text if outcome else f"not {text}" for text, outcome in self.found.items()]
             self._compiled = len(terms), _function(f"return {' and '.join(terms) or 'True'}")
@@ -242,7 +265,7 @@ class Sizes:
     def __init__(self, names: Sequence[str], now: Sequence[int]) -> None:
         self.names = list(names)
         self.now: list[Any] = list(now)
-        self._steps: list[tuple[str, object, object]] = []
+        self._steps: list[tuple[str, Any, Any]] = []
         self._places: dict[tuple[str, object, object], Any] = {}
         self._watching: list[Guards] = []
         self._texts: dict[tuple[str, object, object], str] = {}
@@ -251,6 +274,9 @@ class Sizes:
         self.less: dict[tuple[int, int], bool] = {}
         self.at_most: dict[tuple[int, int], bool] = {}
         self._by_number = {"==": self.equal, "<": self.less, "<=": self.at_most}
+        self._functions: dict[Callable[..., Any], int] = {}
+        self._called: list[Callable[..., Any]] = []  # these, where operands make no numbers zeros
+        self._results: dict[tuple[object, ...], Any] = {}
         self._compiled: list[Callable[[list[int]], None]] = []
         self._num_compiled = 0
         self._apart: list[Size] = []
@@ -286,12 +312,43 @@ class Sizes:
                 return self.computed(operation, right, left)
             is_undefined = operation in _DIVISIONS and isinstance(right, Size) and self.decided("==", right, 0)
             value = 0 if is_undefined else _OPERATIONS[operation](_now(left), _now(right))
-            known = self._places[key] = Size(self, len(self.now))
-            self.now.append(value)
-            self._steps.append((operation, left, right))
+            known = self._places[key] = self._noted(value, operation, left, right)
         elif operation in _DIVISIONS:
             self.decided("==", right, 0)
         return known
+
+    def called(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """Return what a function of numbers makes of arguments of which some are sizes.
+
+        Args:
+            function: Gives a number or a tuple of numbers, of the arguments alone.
+            arguments: Numbers.
+
+        Returns:
+            A number that is computed of sizes, or a tuple of such. Nothing is decided.
+        """
+        key = (function, *((one.mark if type(one) is Size else (type(one), one)) for one in arguments))
+        known = self._results.get(key)
+        if known is None:
+            now = function(*map(_now, arguments))
+            number = self._functions.get(function)
+            if number is None:
+                number = self._functions[function] = len(self._called)
+                self._called.append(_defined(function, now))
+            result = self._noted(now, _CALLED, number, tuple(arguments))
+            if isinstance(now, tuple):
+                members = [self._noted(one, _MEMBER, result, place) for place, one in enumerate(now)]
+                make: Callable[..., Any] = getattr(type(now), "_make", tuple)
+                result = make(members)
+            known = self._results[key] = result
+        return known
+
+    def _noted(self, now: Any, operation: str, left: object, right: object) -> Size:
+        """Return a number that is new here."""
+        noted = Size(self, len(self.now))
+        self.now.append(now)
+        self._steps.append((operation, left, right))
+        return noted
 
     def decided(self, comparison: str, left: Any, right: Any) -> Any:
         """Return how a comparison goes, which whoever is watching takes note of."""
@@ -309,7 +366,7 @@ class Sizes:
             if text is None:
                 text = self._texts[key] = f"({_read(left)} {comparison} {_read(right)})"
             for guards in self._watching:
-                guards.found[text] = outcome
+                guards.note(text, comparison, left, right, outcome)
         return outcome
 
     @contextmanager
@@ -332,11 +389,17 @@ class Sizes:
             for place, (operation, left, right) in enumerate(self._steps[first:], start=len(self.names) + first):
                 if operation == _APART:
                     continue
+                if operation == _CALLED:
+                    lines.append(f"v[{place}] = called[{left}]({', '.join(map(_read, right))})")
+                    continue
                 a, b = _read(left), _read(right)
+                if operation == _MEMBER:
+                    lines.append(f"v[{place}] = {a}[{b}]")
+                    continue
                 text = f"{operation}({a}, {b})" if operation in _CALLS else f"{a} {operation} {b}"
                 # Whether that is defined is a guard, which is looked at later.
                 lines.append(f"v[{place}] = {text}" + (f" if {b} else 0" if operation in _DIVISIONS else ""))
-            self._compiled.append(_function("\n    ".join(lines) or "pass"))
+            self._compiled.append(_function("\n    ".join(lines) or "pass", called=self._called))
             self._num_compiled = len(self._steps)
         values = [*given, *[0] * len(self._steps)]
         for size, value in zip(self._apart, apart, strict=False):
@@ -362,6 +425,11 @@ class Sizes:
         operation, left, right = self._steps[size.place - len(self.names)]
         if operation == _APART:
             return f"{_APART}{left}"
+        if operation == _CALLED:
+            name = next(one.__name__ for one, number in self._functions.items() if number == left)
+            return f"{name}({', '.join(map(repr, right))})"
+        if operation == _MEMBER:
+            return f"{left!r}[{right}]"
         return f"{operation}({left!r}, {right!r})" if operation in _CALLS else f"({left!r} {operation} {right!r})"
 
 
@@ -373,6 +441,64 @@ def largest(first: Any, second: Any) -> Any:
 def least(first: Any, second: Any) -> Any:
     """Return the lesser of two numbers, without a decision."""
     return _of_both("min", first, second)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def of_numbers(function: Function) -> Function:
+    """Let a function of numbers take sizes: what it decides is no guard, but part of how its result is computed.
+
+    Args:
+        function: Gives a number or a tuple of numbers, as many at any size, of its arguments alone, which are numbers.
+            Where it divides by zero, as for sizes that it is never asked of, its results are zeros.
+
+    Returns:
+        A function that gives numbers computed of sizes where an argument is one. What a caller decides by these is a
+        guard, as is anything else that is decided.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        size = next((one for one in (*arguments, *named.values()) if type(one) is Size), None)
+        if size is None:
+            return function(*arguments, **named)
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        # Those that are named only are given in order, too.
+        return size.sizes.called(_in_order(function), list(bound.arguments.values()))
+
+    return cast("Function", called)
+
+
+@functools.cache
+def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that takes all arguments by their order."""
+    parameters = inspect.signature(function).parameters.values()
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    count = len(parameters) - len(named)
+    if not named:
+        return function
+
+    @functools.wraps(function)
+    def called(*arguments: Any) -> Any:
+        return function(*arguments[:count], **dict(zip(named, arguments[count:], strict=True)))
+
+    return called
+
+
+def _defined(function: Callable[..., Any], result: Any) -> Callable[..., Any]:
+    """Return a function that gives zeros, as many as a result has, where it divides by zero."""
+    zeros = (0,) * len(result) if isinstance(result, tuple) else 0
+
+    def called(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except ZeroDivisionError:
+            return zeros
+
+    return called
 
 
 def _of_both(operation: str, first: Any, second: Any) -> Any:
@@ -422,9 +548,9 @@ def _read(value: Any) -> str:
     return f"v[{value.place}]" if isinstance(value, Size) else repr(value)
 
 
-def _function(body: str) -> Callable[..., Any]:
-    """Return a function of ``v`` made from Python that this module has written."""
-    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan, **{name: _OPERATIONS[name] for name in _CALLS}}
+def _function(body: str, **known: object) -> Callable[..., Any]:
+    """Return a function of ``v``, and of what is known by name, made from Python that this module has written."""
+    scope: dict[str, Any] = {**known, "inf": math.inf, "nan": math.nan, **{name: _OPERATIONS[name] for name in _CALLS}}
     exec(f"def function(v):\n    {body}", scope)
     made: Callable[..., Any] = scope["function"]
     return made

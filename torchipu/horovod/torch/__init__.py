@@ -26,7 +26,6 @@ __all__ = [
 
 _NO_TIMELINE = "torch.profiler shows what the host does, torchipu's report what the IPU does"
 _ONE_SET = "all processes are one set. Exchange in a part of them by torch.distributed.new_group"
-_ROWS = "take this process's rows of what hvd.allreduce returns"
 _DENSE = "exchange dense tensors by hvd.allreduce, with Average or Sum"
 _INSTEAD = {
     "elastic": "processes neither come nor go while a program runs. Write checkpoints; start it again from the last",
@@ -35,10 +34,6 @@ _INSTEAD = {
     "remove_process_set": _ONE_SET,
     "global_process_set": _ONE_SET,
     "process_sets": _ONE_SET,
-    "reducescatter": _ROWS,
-    "reducescatter_async": _ROWS,
-    "grouped_reducescatter": _ROWS,
-    "grouped_reducescatter_async": _ROWS,
     "sparse_allreduce_async": _DENSE,
     "Adasum": _DENSE,
     "start_timeline": _NO_TIMELINE,

@@ -18,20 +18,16 @@ from torchipu._kernels.table.matmul import (
     Packing,
     Storing,
 )
-from torchipu.host.emit.items import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.host.emit.blocking import BLOCK, JOINED_BLOCK, PACKED_BYTES, blocking_of, pays_to_turn
+from torchipu.host.emit.items import LEAST_CHUNK_MACS, grain_for
 from torchipu.host.emit.packing import (
-    APART_IN_ONE_SET,
     FEW_ROWS,
-    LARGE_BLOCK,
-    LEAST_INNER,
     LEAST_PACKED_COLUMNS,
+    as_it_lies,
     packed_rows,
-    pays_for_panels,
-    pays_to_pack_both,
     right_operand,
+    right_panels,
     rows_apart,
-    rows_packing,
-    suits_wide_tiles,
 )
 from torchipu.host.emit.products import broadcast_strides, cut, samples_of
 from torchipu.ir.graph import Tensor
@@ -40,32 +36,15 @@ from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner, Joined, Joining
 
-LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_SUMMANDS_FROM_ZERO = 32
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
 MOST_COLUMN_SUMMANDS = 8192  # dot products sum all in the lanes of a vector; longer sums go in blocks, and lose less
 MOST_HALF_ROWS = 8
 """Rows that dot products read halves for: each is converted once for four of them, in all as a float copy would be."""
-MOST_SUMMANDS = 512  # in a block
-JOINED_BLOCK = (128, 16 * PANEL)
-"""Rows and columns of an item of a joined product, which packs what it reads of both operands."""
-PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
-BLOCK = (112, 4 * PANEL)
-"""Rows and columns of an item of any other product."""
-BATCH_BLOCK = (224, 4 * PANEL)
-"""The same where there are matrices enough for all threads: an item reads all of a matrix of attention, once."""
-WIDE_BLOCK = (112, 24 * PANEL)
-"""Rows and columns of an item of wide tiles: whole ones, of 96 columns and of 48."""
-FLAT_BLOCK = (112, 32 * PANEL)
-"""Rows and columns of an item that packs its rows: columns enough to pay for that."""
-READY_BLOCK = (56, 128 * PANEL)
-"""The same against panels that are packed once and for all: few rows, as long as all of the panels follow."""
 LEAST_SMALL = 16
 """Small matrices of a batch from which on each takes a lane of a vector."""
 SMALL_MACS = 4
 """What it takes to move an element of such a matrix, in multiplications of large ones."""
-ALIKE = 4
-"""Blocks of rows against such panels are a multiple of so many, where there are more: few threads get as many each."""
 
 
 def matrix(plan: HostPlanner, tensor: Tensor) -> HostTensor:
@@ -147,42 +126,20 @@ def emit_product(
     assert left_strides is not None
     assert right_strides is not None
     # A right operand of weights alone is packed ahead of the loop over micro-batches, if there is one.
-    is_ready, is_batch = plan.is_hoisting, batch >= LEAST_ITEMS
-    packs_both = is_batch and not is_ready and pays_to_pack_both(left_strides, right_strides, rows, columns, inner)
-    packing = Packing.IN_ITEM if packs_both else rows_packing(
-        left_strides, right_strides, rows, columns, inner, is_ready=is_ready, is_alone=batch == 1,
+    blocking = blocking_of(
+        batch, rows, columns, inner, *left_strides, *right_strides, is_ready=plan.is_hoisting, adds=adds,
     )
-    has_few = rows < FEW_ROWS or columns < 4 * PANEL or inner < LEAST_INNER
-    joins = batch == 1 and has_few and packing is not Packing.AHEAD
-    # To a kernel a stride of 0 from column to column says that there are panels: a column that stands for all is packed
-    # ahead.
-    has_columns = right_strides[1] > 0
-    # Few summands for each micro-batch are packed where they are used: several of these then make one call.
-    joins_summands = adds and joins and left_strides[0] == 1 and has_columns
-    if joins_summands and inner == 1:
+    row_block, column_block = blocking.row_block, blocking.column_block
+    if blocking.joins_summands and inner == 1:
         left_strides = 1, rows  # where the column of the next run would lie
-    packs_panels = pays_for_panels(right_strides, rows, columns, MOST_SUMMANDS if joins_summands else inner)
-    # Rows far apart are not kept from panel to panel: few of them at a time, then, and panels for all.
-    is_flat = packing is Packing.IN_ITEM or (packing is Packing.AS_IT_LIES and left_strides[0] % APART_IN_ONE_SET == 0)
-    is_large = packs_both or (packs_panels and has_columns and not (joins or is_flat or is_ready))
-    packs_in_items = is_large or (joins_summands and packs_panels)
-    is_wide = right_strides[1] == 1 and not packs_in_items and suits_wide_tiles(rows, columns, inner)
-    block = (
-        LARGE_BLOCK if is_large else READY_BLOCK if packing is Packing.IN_ITEM and is_ready
-        else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide else BATCH_BLOCK if is_batch else BLOCK
-    )
-    row_block, column_block = cut(
-        batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL,
-        alike=ALIKE if block is READY_BLOCK else 1,
-    )
-    if packs_in_items:
+    if blocking.packs_in_items:
         right_batch = right.strides[0] if len(right.shape) == 3 else 0
         layout = (right_batch, PANEL * right_strides[1], right_strides[0])
     else:
-        right, layout = right_operand(plan, right, rows, columns, inner)
+        right, layout = right_panels(plan, right) if blocking.has_panels else as_it_lies(right)
     items = batch * -(-rows // row_block) * -(-columns // column_block)
     left_batch = left.strides[0] if len(left.shape) == 3 else 0
-    if packing is Packing.AHEAD:
+    if blocking.packs_ahead:
         left = packed_rows(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
         left_batch, left_strides = rows * inner, (inner, 1)
     addend_strides = broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
@@ -191,21 +148,20 @@ def emit_product(
         rows=rows, columns=columns, inner=inner, left_batch=left_batch, left_row=left_strides[0],
         left_column=left_strides[1], right_batch=layout[0], right_panel=layout[1], right_row=layout[2],
         row_block=row_block, column_block=column_block, sum_block=_sum_block(inner),
-        packing=packing, has_addend=addend is not None,
+        packing=blocking.packing, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
-        storing=_storing(inner) if adds else Storing.OVER, right_column=right_strides[1] if packs_in_items else 0,
-        run=inner, activation=activation,
+        storing=_storing(inner) if adds else Storing.OVER,
+        right_column=right_strides[1] if blocking.packs_in_items else 0, run=inner, activation=activation,
     )
-    if joins_summands:
+    if blocking.joins_summands:
         joining = partial(_join_summands, ints)
-    elif not adds and joins and left_strides[1] == 1:
-        is_packed = pays_for_panels(right_strides, rows, columns, inner)
-        joining = partial(_join_rows, ints, 0 if is_packed else right_strides[1])
+    elif not adds and blocking.joins and left_strides[1] == 1:
+        joining = partial(_join_rows, ints, 0 if blocking.has_panels else right_strides[1])
     plan.step(
         MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
         scalars=MatmulScalars(alpha, beta), items=items,
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
-        scratch_bytes=PACKED_BYTES if packs_in_items or packing is Packing.IN_ITEM or joining is not None else 0,
+        scratch_bytes=blocking.scratch_bytes if joining is None else PACKED_BYTES,
         reads_outputs=adds, adds_up=adds, joining=joining,
         writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
         samples=samples_of(out, left, right, addend, row_block),
@@ -340,12 +296,9 @@ def _join_dots(ints: MatmulDotsInts, runs: int) -> Joined:
 
 def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha: float, beta: float) -> bool:
     """Whether to compute the transposed product: it packs the left operand, which is far smaller, not the right."""
-    if len(left.shape) != 2 or alpha != 1.0 or 2 * left.shape[0] > right.shape[1]:
+    if len(left.shape) != 2 or alpha != 1.0:
         return False
-    if right.num_elements < LEAST_TURNED or left.shape[0] <= PANEL:
-        return False
-    # Each panel reads all of the right operand, row-major weights even down their columns: slower than packing it.
-    if right.strides[1] == 1 or left.shape[0] > 2 * PANEL:
+    if not pays_to_turn(*left.shape, right.shape[1], right.strides[1]):
         return False
     is_row = addend is not None and addend.shape[-1] == right.shape[1] == addend.num_elements
     return addend is None or (beta == 1.0 and is_row and addend.strides[-1] == 1)

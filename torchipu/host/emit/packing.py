@@ -43,9 +43,18 @@ def right_operand(
     """Pack the right operand where that pays; return it with its strides (batch, panel, row)."""
     strides = rows_apart(right)
     assert strides is not None
-    right_batch = right.strides[0] if len(right.shape) == 3 else 0
-    if not pays_for_panels(strides, rows, columns, inner):
-        return right, (right_batch, PANEL, strides[0])
+    return right_panels(plan, right) if pays_for_panels(strides, rows, columns, inner) else as_it_lies(right)
+
+
+def as_it_lies(right: HostTensor) -> tuple[HostTensor, tuple[int, int, int]]:
+    """Return a right operand, whose rows are dense, with its strides (batch, panel, row)."""
+    strides = rows_apart(right)
+    assert strides is not None
+    return right, (right.strides[0] if len(right.shape) == 3 else 0, PANEL, strides[0])
+
+
+def right_panels(plan: HostPlanner, right: HostTensor) -> tuple[HostTensor, tuple[int, int, int]]:
+    """Pack a right operand; return it with its strides (batch, panel, row)."""
     packed = packed_panels(plan, right)
     each, panel, row, _ = packed.strides
     return packed, (each if packed.shape[0] > 1 else 0, panel, row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchipu._kernels.table.gemm import PANEL
 from torchipu.host.emit.items import LEAST_ITEMS
+from torchipu.ir.sizes import of_numbers
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.samples import Samples
 
@@ -21,6 +22,7 @@ def samples_of(
     return Samples.of(out.shape[-2], out, left, None, *shared, each=row_block)
 
 
+@of_numbers
 def cut(
     batch: int, rows: int, columns: int, most_rows: int, most_columns: int, *, least_columns: int = PANEL,
     alike: int = 1,

@@ -25,6 +25,7 @@ from torchipu._kernels.table.reduce import (
     ReduceSpace,
 )
 from torchipu.host.emit.copy import emit_copy
+from torchipu.ir.sizes import largest, of_numbers
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor, collapse, contiguous_strides
@@ -131,7 +132,7 @@ def emit_reduction(
             columns, held.dtype is DType.HALF,
         ),
         scalars=ReduceScalars(scale if last else 1.0), items=items * chunks,
-        grain=max(1, SHARE // max(1, chunk * (min(columns, REDUCE_PANEL) if columns else 1))),
+        grain=largest(1, SHARE // largest(1, chunk * (min(columns, REDUCE_PANEL) if columns else 1))),
         writes=[Blocks.of((results // columns, columns), (1, REDUCE_PANEL)) if columns else Blocks.of((results,), (1,))]
         if last else [],
         samples=_samples(results, target, held, dims) if last and not columns else None,
@@ -160,14 +161,14 @@ def emit_logsumexp(plan: HostPlanner, out: HostTensor, held: HostTensor, dims: S
         plan.step(
             LOGSUMEXP_LANES, [out], [held],
             ints=LogsumexpLanesInts(total, reduced_strides[0], are_beside, _space(kept, kept_strides)),
-            items=out.num_elements, grain=max(1, SHARE // (8 * total)), writes=[Blocks.of((out.num_elements,), (1,))],
-            samples=_samples(out.num_elements, out, held, dims),
+            items=out.num_elements, grain=largest(1, SHARE // (8 * total)),
+            writes=[Blocks.of((out.num_elements,), (1,))], samples=_samples(out.num_elements, out, held, dims),
         )
         return
     rows = rows_of(plan, held, dims)
     plan.step(
         LOGSUMEXP_ROWS, [out], [rows], ints=LogsumexpRowsInts(rows.shape[1]), items=rows.shape[0],
-        grain=max(1, SHARE // (8 * max(1, rows.shape[1]))), writes=[Blocks.of(rows.shape[:1], (1,))],
+        grain=largest(1, SHARE // (8 * largest(1, rows.shape[1]))), writes=[Blocks.of(rows.shape[:1], (1,))],
         samples=Samples.of(rows.shape[0], out, rows),
     )
 
@@ -201,6 +202,7 @@ def _are_few(columns: int, reduced: Sequence[int], held: HostTensor) -> bool:
     return columns < MIN_COLUMNS and len(reduced) == 1 and reduced[0] <= REDUCE_SHORT and held.dtype is DType.FLOAT
 
 
+@of_numbers
 def _chunks(total: int, results: int, items: int) -> tuple[int, int]:
     """Return the length and the number of chunks of the reduced space; several only when few items share much work."""
     work = total * results
@@ -239,5 +241,5 @@ def emit_exact(
             folding, _space(kept, kept_strides), _space(reduced, reduced_strides), total, max(1, total), chunks=1,
             root=False, columns=columns, integer=INTEGERS[held.dtype],
         ),
-        items=items, grain=max(1, SHARE // max(1, total * (min(columns, INTEGER_PANEL) or 1))),
+        items=items, grain=largest(1, SHARE // largest(1, total * (min(columns, INTEGER_PANEL) or 1))),
     )
