@@ -306,7 +306,7 @@ TI_KERNEL(flatten_index) {
 TI_KERNEL(bag_rows) {
   const bag_rows_ints *const p = (const bag_rows_ints *)ints;
   const int64_t rows = p->rows, width = p->width, n = p->length, bags = p->bags, mode = p->mode, bytes = p->index_bytes;
-  const int64_t row_bytes = width * (p->is_half ? 2 : (int64_t)sizeof(float));
+  const int64_t row_bytes = width * FN(stored_bytes)(p->stored);
   for (int64_t bag = begin; bag < end; bag++) {
     float *out = (float *)args[0] + bag * width;
     int64_t *winner = (int64_t *)args[2] + bag * width, size = 0;
@@ -322,7 +322,7 @@ TI_KERNEL(bag_rows) {
       if (j + TI_ROWS_AHEAD < n)
         FN(fetch_row)(args[3], FN(index_at)(args[4], bytes, j + TI_ROWS_AHEAD), rows, row_bytes);
       const float *row = (const float *)(args[3] + k * row_bytes);
-      if (p->is_half) FN(widen_row)(scratch, (const uint16_t *)row, width), row = scratch;
+      if (p->stored) FN(widen_row)((float *)scratch, row, width, p->stored), row = (float *)scratch;
       const float by = p->has_weights ? ((const float *)args[6])[j] : 1.f;
       if (mode != TI_BAG_MODE_MAXIMUM) FN(sum_row)(out, size ? out : NULL, row, 1, width, by);
       else for (int64_t i = 0; i < width; i++)
