@@ -1,4 +1,4 @@
-"""Steps read halves and bfloats as they lie, and make floats of what they need; bfloats are stored by what computes them."""
+"""Steps read halves and bfloats as they lie, and make floats of what they need; bfloats are stored at once."""
 
 from __future__ import annotations
 

@@ -53,9 +53,9 @@ TI_KERNEL(nll_grad) {
   const nll_grad_ints *const p = (const nll_grad_ints *)ints;
   const int64_t classes = p->classes, inner = p->inner, reduction = p->reduction;
   const float share = reduction == TI_REDUCTION_MEAN ? 1.0f / *(const float *)args[4] : 1.0f;
+  memset((float *)args[0] + begin * classes * inner, 0, (size_t)((end - begin) * classes * inner) * sizeof(float));
   for (int64_t item = begin; item < end; item++) {
     float *dx = (float *)args[0] + item * classes * inner;
-    memset(dx, 0, (size_t)(classes * inner) * sizeof(float));
     for (int64_t j = 0; j < inner; j++) {
       const int64_t i = item * inner + j, k = FN(index_at)(args[2], p->target_bytes, i);
       if (k == p->ignored) continue;

@@ -682,7 +682,7 @@ class Planner:
         floats, bfloats = floats.permuted(order), bfloats.permuted(order)
         is_whole = self.memory.of(floats).place is Place.ARENA and self.memory.is_all_of(floats)
         shown = sum(held.buffer == floats.buffer for held in self.values.by_tensor.values())
-        is_straight = all(step.goes_to is None for step in self.steps)  # branches may each make it, and one of them runs
+        is_straight = all(step.goes_to is None for step in self.steps)  # of branches that make it one runs
         if self.observation is not None or not is_whole or not bfloats.is_contiguous or shown > 1 or not is_straight:
             return False
         return end_steps(self.steps, Computed(floats, bfloats, TO_NEAREST))

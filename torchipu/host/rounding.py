@@ -14,7 +14,7 @@ from torchipu.optable.host_tensor import HostTensor, Rounding
 MOST_SCRATCH_FLOATS = 256 * 1024
 """Results of a chunk that may stay in scratch: what a second-level cache holds."""
 NEAR_FLOATS = 4096
-"""Results of a chunk where it may have any number of items: half of a first-level cache holds them until they are rounded."""
+"""Results of a chunk where it may have any number of items: half a first-level cache has them until all are rounded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torchipu._kernels.table.control import FORK
-from torchipu._kernels.table.reduce import LOGSUMEXP_ROWS, Folding, LogsumexpRowsInts
 from torchipu._kernels.table.convert import Stored
+from torchipu._kernels.table.reduce import LOGSUMEXP_ROWS, Folding, LogsumexpRowsInts
 from torchipu._kernels.table.softmax import SOFTMAX_ROWS, SoftmaxMode, SoftmaxRowsInts
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.half_partials import Partials, emit_half_product
