@@ -103,7 +103,8 @@ class Call:
         self, plan: Plan, inputs: Sequence[tuple[int, torch.dtype, int, tuple[int, ...] | None]], rooms: Sequence[Any],
         first_made: int, results: Sequence[tuple[int | None, int | None]], ranges: Sequence[tuple[int, int]],
         threads: int, torch: Any, empty: Callable[[Any], list[torch.Tensor]], lock: Any, arena: Any = ...,
-        arena_buffer: int = ..., resting: Sequence[None] = ..., stamp: Callable[[Sequence[Any]], bool] | None = ...,
+        arena_buffer: int = ..., resting: Sequence[None] = ...,
+        frozen: Sequence[tuple[int | None, torch.Tensor | None]] = ..., prepared: Any = ...,
         explained: Callable[[KernelTrap], Exception] | None = ...,
     ) -> None: ...
     def __call__(self, arguments: Sequence[Any]) -> list[Any] | None: ...

@@ -20,7 +20,9 @@ cdef class Call:
         arena: Has ``memory``, shared with other plans; None where the plan has its own.
         arena_buffer: Its buffer.
         resting: A call does nothing while there is anything in it.
-        stamp: Returns whether what the plan has prepared is so still, given the arguments; None where nothing is.
+        frozen: ``(place, tensor)`` of each tensor whose values the plan has prepared something of: among the arguments, or
+            the tensor itself and None for the place.
+        prepared: Its ``stamp`` tells of which values that was, as `stamp_of` says it; None where nothing is prepared.
         explained: Returns what is raised, given a `KernelTrap`.
     """
 
@@ -35,7 +37,8 @@ cdef class Call:
     cdef tuple results
     cdef bint are_as_made
     cdef int threads
-    cdef object torch, profiler, plain, parameter, empty, lock, arena, resting, stamp, explained
+    cdef object torch, profiler, plain, parameter, empty, lock, arena, resting, prepared, explained
+    cdef tuple frozen
     cdef int arena_buffer
 
     def __cinit__(self, Plan plan, inputs, *args, **kwargs):
@@ -46,7 +49,7 @@ cdef class Call:
             raise MemoryError
 
     def __init__(self, Plan plan, inputs, rooms, int first_made, results, ranges, int threads, torch, empty, lock,
-                 arena=None, int arena_buffer=0, resting=(), stamp=None, explained=None):
+                 arena=None, int arena_buffer=0, resting=(), frozen=(), prepared=None, explained=None):
         cdef Py_ssize_t i
         self.plan, self.num_inputs = plan, len(inputs)
         self.dtypes = [dtype for _, dtype, _, _ in inputs]
@@ -69,7 +72,10 @@ cdef class Call:
         self.torch, self.profiler, self.empty, self.lock = torch, torch.autograd.profiler, empty, lock
         self.plain, self.parameter = torch.Tensor, torch.nn.Parameter
         self.arena, self.arena_buffer, self.resting = arena, arena_buffer, resting
-        self.stamp, self.explained = stamp, explained
+        self.frozen, self.prepared, self.explained = tuple(frozen), prepared, explained
+        for place, _ in self.frozen:
+            if place is not None:
+                self.num_arguments = max(self.num_arguments, place + 1)
         self.threads = threads
         cdef Loops *loops = &self.loops
         loops.prologue[0], loops.prologue[1] = ranges[0]
@@ -81,6 +87,21 @@ cdef class Call:
         loops.beside[0] = loops.beside[1] = 1
         loops.counter_buffer = -1
         loops.threads = plan.useful_threads(threads, 1)
+
+    cdef bint is_prepared(self, arguments) except -1:
+        """Whether what the plan has prepared is of the values that the arguments have."""
+        stamp = self.prepared.stamp
+        if stamp is None:
+            return False
+        cdef Py_ssize_t i
+        for i in range(len(self.frozen)):
+            place, tensor = self.frozen[i]
+            if place is not None:
+                tensor = arguments[place]
+            address, version = (<tuple>stamp)[i]
+            if tensor.is_inference() or tensor.data_ptr() != address or tensor._version != version:
+                return False
+        return True
 
     def __dealloc__(self):
         free(self.places)
@@ -129,7 +150,7 @@ cdef class Call:
             if getattr(_RUNNING, "active", False):
                 return None  # which is refused, in the words of others
             with self.lock, _LOCK:
-                if self.stamp is not None and not self.stamp(arguments):
+                if self.frozen and not self.is_prepared(arguments):
                     return None
                 for i in range(self.num_inputs):
                     self.plan.bindings[self.buffers[i]] = Binding(<char *>addresses[i], 0, 0, 0, 1, 0)

@@ -449,7 +449,7 @@ class BoundPlan:
     def call(
         self, inputs: Sequence[tuple[int, torch.dtype, int, tuple[int, ...] | None]],
         results: Sequence[tuple[int | None, int | None]], threads: int, lock: Any, memory: OutputMemory,
-        is_prepared: Callable[[Sequence[Any]], bool] | None,
+        frozen: Sequence[tuple[int | None, torch.Tensor | None]],
     ) -> Call:
         """Return a call of a repeatable plan, for one micro-batch, that finds nothing anew that stays.
 
@@ -460,16 +460,16 @@ class BoundPlan:
             threads: Host threads.
             lock: Held while what is bound is in use.
             memory: Gives memory to results.
-            is_prepared: Whether the steps before the first micro-batch have run on what the arguments have; None where
-                there are none.
+            frozen: Place among the arguments of each tensor that the steps before the first micro-batch read, or the
+                tensor.
         """
         plan, begin = self.host_plan, self.host_plan.num_prologue
         end = begin + plan.num_body
-        prologue = (begin if is_prepared else 0, begin)
+        prologue = (begin if frozen else 0, begin)
         return Call(
             self.engine, inputs, self.rooms, FIRST_EXTERNAL + len(self.graph.inputs), results,
             (prologue, (begin, end), (end, len(plan.steps))), threads, torch, memory.empty_of(self.rooms), lock,
-            self.shared, ARENA, RESTING, is_prepared,
+            self.shared, ARENA, RESTING, frozen, self,
             lambda trap: explained(trap, plan, self.graph, 1, 1),
         )
 

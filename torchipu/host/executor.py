@@ -165,24 +165,17 @@ class GraphExecutor:
         numbers = [place for place in range(len(self.graph.inputs)) if place not in constants]
         for place, value in constants.items():
             bound.engine.bind_tensors(FIRST_EXTERNAL + place, [value])
-        frozen, frozen_values = self.frozen_places, [constants.get(place) for place in self.frozen_places]
         argument_of = dict(zip(numbers, places, strict=True))
-
-        def is_prepared(arguments: Sequence[torch.Tensor]) -> bool:
-            values = [
-                arguments[argument_of[place]] if value is None else value
-                for place, value in zip(frozen, frozen_values, strict=True)
-            ]
-            stamp = stamp_of(values)
-            return stamp is not None and stamp == bound.stamp
-
+        frozen = [
+            (None, constants[place]) if place in constants else (argument_of[place], None) for place in self.frozen_places
+        ]
         strides = layout or (None,) * len(numbers)
         inputs = [
             (place, dtype, FIRST_EXTERNAL + number, lying)
             for place, dtype, number, lying in zip(places, self.dtypes, numbers, strides, strict=True)
         ]
         return bound.call(
-            inputs, results, self.threads, self._lock, self.output_memory, is_prepared if frozen else None,
+            inputs, results, self.threads, self._lock, self.output_memory, frozen,
         )
 
     @property
