@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 TESTS = [
     "tests/kernels", "tests/host/test_engine.py", "tests/host/test_endings.py", "tests/host/test_lanes.py",
     "tests/host/test_layouts.py", "tests/host/test_phases.py", "tests/host/test_pooled_conv.py",
-    "tests/host/test_products_of_views.py", "tests/host/test_unit_memory.py", "tests/ops/test_taken_rows.py",
-    "tests/ops/test_logsumexp.py", "tests/ops/test_windows.py",
+    "tests/host/test_products_of_views.py", "tests/host/test_stored.py", "tests/host/test_unit_memory.py",
+    "tests/ops/test_taken_rows.py", "tests/ops/test_logsumexp.py", "tests/ops/test_windows.py",
     "tests/numerics/test_half_partials.py", "tests/numerics/test_half_states.py", "tests/numerics/test_optim.py",
 ]
 

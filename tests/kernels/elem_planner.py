@@ -61,6 +61,9 @@ class MiniPlanner:
         view.emit_copy(self, fresh, held)
         return fresh
 
+    def stored_type(self, tensor: Tensor) -> DType:
+        return self.values[tensor].dtype
+
     def may_have_floats(self, tensor: Tensor) -> bool:
         return False
 

@@ -30,7 +30,9 @@ def test_embedding_takes_rows(dtype, index, rows, width, shape):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8])
 @pytest.mark.parametrize("index", [torch.int64, torch.int32])
-@pytest.mark.parametrize(("outer", "rows", "count"), [(1, 9, 7), (1, 9, 70), (5, 13, 8), (33, 4, 19), (3, 1, 40)])
+@pytest.mark.parametrize(
+    ("outer", "rows", "count"), [(1, 9, 7), (1, 9, 70), (5, 13, 8), (33, 4, 19), (3, 1, 40), (3, 7, 2500)],
+)
 def test_rows_of_one_element_are_taken(dtype, index, outer, rows, count):
     table, ids = (normal(outer, rows) * 50).to(dtype), indices(rows, count).to(index)
     wanted = aten.index_select(table, 1, ids)
@@ -49,7 +51,9 @@ def test_rows_of_one_element_that_are_not_there_stop_the_program(wrong, place):
 
 
 @pytest.mark.parametrize("padding", [-1, 2])
-@pytest.mark.parametrize(("rows", "width", "shape"), [(11, 8, (2, 5)), (3, 1, (70,)), (50, 130, (31, 3)), (4, 3, (0,))])
+@pytest.mark.parametrize(
+    ("rows", "width", "shape"), [(11, 8, (2, 5)), (3, 1, (70,)), (50, 130, (31, 3)), (4, 3, (0,)), (5, 37, (7, 9))],
+)
 def test_embedding_gradient_agrees_with_float64(padding, rows, width, shape):
     ids, dy = indices(rows, *shape), normal(*shape, width)
     wanted = aten.embedding_dense_backward(dy.double(), ids, rows, padding, False)

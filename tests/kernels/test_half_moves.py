@@ -20,6 +20,11 @@ CHAINS: dict[str, Callable[..., torch.Tensor]] = {
     "a mask": lambda x, y, c: (-x).masked_fill(c, -torch.inf),
     "transposed": lambda x, y, c: -x.reshape(256, 256).t().abs(),
     "every second": lambda x, y, c: -x[::2],
+    "relu": lambda x, y, c: x.relu(),
+    "relu of what is chosen": lambda x, y, c: torch.where(c, -x, y).relu(),
+    "gradient of relu": lambda x, y, c: torch.ops.aten.threshold_backward(x, y, 0),
+    "its gradient where all are one": lambda x, y, c: torch.ops.aten.threshold_backward(x[5].expand_as(y), y, 0.0),
+    "relu of a piece": lambda x, y, c: x[3:1000].relu(),
     "one sign for all": lambda x, y, c: torch.copysign(x, y[7]),
 }
 

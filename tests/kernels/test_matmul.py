@@ -234,17 +234,20 @@ def test_layouts_of_a_batch_of_many_do_not_change_a_bit(rows: int, columns: int,
 
 @pytest.mark.parametrize(("rows", "inner"), [(8, 1), (17, 5), (64, 9), (301, 130), (40, 9000)])
 @pytest.mark.parametrize("addend", ["none", "value", "column", "matrix of one"])
-def test_a_column_is_the_product_of_each_row_with_one_vector(rows: int, inner: int, addend: str) -> None:
+@pytest.mark.parametrize(("alpha", "beta"), [(2, 0.5), (1, 1)])
+def test_a_column_is_the_product_of_each_row_with_one_vector(
+    rows: int, inner: int, addend: str, alpha: int, beta: float,
+) -> None:
     torch.manual_seed(rows)
     a, b = torch.randn(rows, inner), torch.randn(1, inner).t()  # as a layer with one feature has its weights
     added = {"value": torch.randn(1), "column": torch.randn(rows, 1), "matrix of one": torch.randn(1, 1)}.get(addend)
     operands = {"mat1": a, "mat2": b} if added is not None else {"self": a, "mat2": b}
     given = {} if added is None else {"self": added}
-    target, attrs = ("aten.mm.default", {}) if added is None else ("aten.addmm.default", {"alpha": 2, "beta": 0.5})
+    target, attrs = ("aten.mm.default", {}) if added is None else ("aten.addmm.default", {"alpha": alpha, "beta": beta})
     planner = MiniPlanner(3)
     (result,) = run_op(target, given | operands, attrs, [((rows, 1), DType.FLOAT)], planner=planner)
     exact = a.double() @ b.double()
-    exact = exact if added is None else 2 * exact + 0.5 * added.double()
+    exact = exact if added is None else alpha * exact + beta * added.double()
     torch.testing.assert_close(result.double(), exact, atol=2 * bound(inner), rtol=1e-5)
     assert ("matmul_dots" in planner.steps) is (1 < inner < 9000)
     (alone,) = run_op(target, given | operands, attrs, [((rows, 1), DType.FLOAT)], planner=MiniPlanner(1))

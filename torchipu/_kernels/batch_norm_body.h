@@ -18,6 +18,18 @@ TI_INLINE int64_t FN(split_of)(FN(geometry) g, int64_t c, int64_t s, int64_t *ro
   return (first * g.c + c) * g.l + at;
 }
 
+/* A split from element `at` on as floats: where it lies, or in scratch, with its rows one behind the other. */
+TI_INLINE const float *FN(split_as_floats)(const char *base, int64_t stored, int64_t at, int64_t rows, int64_t width,
+                                           int64_t *stride, float *scratch) {
+  if (stored == TI_STORED_FLOATS) return (const float *)base + at;
+  for (int64_t r = 0; r < rows; r++) FN(widen_row)(scratch + r * width, base + 2 * (at + r * *stride), width, stored);
+  *stride = width;
+  return scratch;
+}
+
+/* Of rows that are halves or bfloats so many elements are floats at a time, on the stack. */
+#define TI_NORM_PIECE 1024
+
 typedef struct { double mean, squares, count; } FN(channel);
 
 TI_INLINE void FN(merge)(FN(channel) *into, double mean, double squares, double count) {
@@ -41,12 +53,13 @@ TI_INLINE void FN(keep_statistics)(char *const *args, FN(channel) all, int64_t c
 
 TI_KERNEL(batch_moments) {
   float *partials = (float *)args[0];
-  const float *x = (const float *)args[1];
-  const FN(geometry) g = FN(geometry_of)((const batch_ints *)ints);
+  const batch_ints *const p = (const batch_ints *)ints;
+  const FN(geometry) g = FN(geometry_of)(p);
   for (int64_t i = begin; i < end; i++) {
-    int64_t rows, width;
+    int64_t rows, width, stride = g.c * g.l;
     const int64_t at = FN(split_of)(g, i / g.splits, i % g.splits, &rows, &width);
-    FN(moments)(x + at, rows, g.c * g.l, width, partials + 2 * i, partials + 2 * i + 1);
+    const float *const x = FN(split_as_floats)(args[1], p->stored, at, rows, width, &stride, (float *)scratch);
+    FN(moments)(x, rows, stride, width, partials + 2 * i, partials + 2 * i + 1);
   }
   return TI_OK;
 }
@@ -90,8 +103,8 @@ TI_INLINE void FN(repeat)(float *values, int64_t width, int64_t times) {
 }
 
 TI_KERNEL(batch_apply) {
-  float *y = (float *)args[0];
-  const float *x = (const float *)args[1], *mean = (const float *)args[2], *spread = (const float *)args[3];
+  float *y = (float *)args[0], piece[TI_NORM_PIECE];
+  const float *mean = (const float *)args[2], *spread = (const float *)args[3];
   const batch_ints *const p = (const batch_ints *)ints;
   const float *w = p->has_weight ? (const float *)args[4] : NULL, *b = p->has_bias ? (const float *)args[5] : NULL;
   const float *const added = p->has_addend ? (const float *)args[6] : NULL;
@@ -109,7 +122,8 @@ TI_KERNEL(batch_apply) {
       FN(repeat)(centre, width, together);
       for (int64_t r = begin; r < end; r += together) {
         const int64_t i = r * channels + c, n = width * ti_min(together, end - r);
-        FN(scale_columns)(y + i, x + i, added ? added + i : NULL, centre, scale, shift, has_relu, n);
+        const float *const x = FN(elements_at)(args[1], i, n, p->stored, piece);
+        FN(scale_columns)(y + i, x, added ? added + i : NULL, centre, scale, shift, has_relu, n);
       }
     }
     return TI_OK;
@@ -117,8 +131,16 @@ TI_KERNEL(batch_apply) {
   for (int64_t i = begin; i < end; i++) {
     const int64_t c = i % channels;
     const float r = FN(deviation)(spread, c, from_running, around);
-    FN(scale_row)(y + i * l, x + i * l, added ? added + i * l : NULL, mean[c], w ? r * w[c] : r, b ? b[c] : 0.0f,
-                  has_relu, l);
+    if (p->stored && !added && !has_relu) {
+      FN(scale_narrow_row)(y + i * l, args[1] + 2 * i * l, mean[c], w ? r * w[c] : r, b ? b[c] : 0.0f, l, p->stored);
+      continue;
+    }
+    const int64_t each = p->stored == TI_STORED_FLOATS ? l : TI_NORM_PIECE;
+    for (int64_t at = i * l; at < (i + 1) * l; at += each) {
+      const int64_t n = ti_min(each, (i + 1) * l - at);
+      const float *const x = FN(elements_at)(args[1], at, n, p->stored, piece);
+      FN(scale_row)(y + at, x, added ? added + at : NULL, mean[c], w ? r * w[c] : r, b ? b[c] : 0.0f, has_relu, n);
+    }
   }
   return TI_OK;
 }
@@ -213,7 +235,9 @@ TI_KERNEL(batch_row_moments) {
   for (int64_t chunk = begin; chunk < end; chunk++) {
     const int64_t count = ti_min(p->rows, p->samples - chunk * p->rows);
     float *const mean = (float *)args[0] + chunk * 2 * p->channels;
-    FN(column_moments)((const float *)args[1] + chunk * p->rows * p->channels, count, p->channels, mean, mean + p->channels);
+    const int64_t at = chunk * p->rows * p->channels;
+    const float *const x = FN(elements_at)(args[1], at, count * p->channels, p->stored, (float *)scratch);
+    FN(column_moments)(x, count, p->channels, mean, mean + p->channels);
   }
   return TI_OK;
 }
@@ -243,14 +267,19 @@ TI_KERNEL(batch_row_statistics) {
 
 TI_KERNEL(batch_grad_sums) {
   float *partials = (float *)args[0];
-  const float *dy = (const float *)args[1], *x = (const float *)args[2], *mean = (const float *)args[3];
-  const FN(geometry) g = FN(geometry_of)((const batch_ints *)ints);
+  const float *mean = (const float *)args[3];
+  const batch_ints *const p = (const batch_ints *)ints;
+  const FN(geometry) g = FN(geometry_of)(p);
   for (int64_t i = begin; i < end; i++) {
     int64_t rows, width;
     const int64_t c = i / g.splits, at = FN(split_of)(g, c, i % g.splits, &rows, &width);
     VF s[4] = {{0}, {0}, {0}, {0}};
-    for (int64_t r = 0; r < rows; r++)
-      FN(add_products)(dy + at + r * g.c * g.l, x + at + r * g.c * g.l, width, FN(set)(mean[c]), s);
+    for (int64_t r = 0; r < rows; r++) {
+      const int64_t first = at + r * g.c * g.l;
+      const float *const dy = FN(elements_at)(args[1], first, width, p->stored, (float *)scratch);
+      const float *const x = FN(elements_at)(args[2], first, width, p->stored, (float *)scratch + width);
+      FN(add_products)(dy, x, width, FN(set)(mean[c]), s);
+    }
     partials[2 * i] = FN(sum_lanes)(s[2] + s[3]), partials[2 * i + 1] = FN(sum_lanes)(s[0] + s[1]);
   }
   return TI_OK;
@@ -275,15 +304,18 @@ TI_KERNEL(batch_grad_statistics) {
 
 TI_KERNEL(batch_row_grad_sums) {
   const batch_ints *const p = (const batch_ints *)ints;
-  const float *const dy = (const float *)args[1], *const x = (const float *)args[2], *const mean = (const float *)args[3];
+  const float *const mean = (const float *)args[3];
   for (int64_t chunk = begin; chunk < end; chunk++) {
-    const int64_t count = ti_min(p->rows, p->samples - chunk * p->rows);
+    const int64_t count = ti_min(p->rows, p->samples - chunk * p->rows), all = count * p->channels;
+    const int64_t at = chunk * p->rows * p->channels;
     float *const products = (float *)args[0] + chunk * 2 * p->channels, *const sums = products + p->channels;
+    const float *const dy = FN(elements_at)(args[1], at, all, p->stored, (float *)scratch);
+    const float *const x = FN(elements_at)(args[2], at, all, p->stored, (float *)scratch + all);
     for (int64_t c = 0; c < p->channels; c += 4 * VL) {
-      const int64_t width = ti_min(4 * VL, p->channels - c), at = chunk * p->rows * p->channels + c;
+      const int64_t width = ti_min(4 * VL, p->channels - c);
       float centre[4 * VL] = {0}, s[4 * VL], t[4 * VL];
       memcpy(centre, mean + c, sizeof(float) * (size_t)width);
-      FN(add_block)(x + at, dy + at, count, p->channels, width, centre, s, t);
+      FN(add_block)(x + c, dy + c, count, p->channels, width, centre, s, t);
       memcpy(sums + c, s, sizeof(float) * (size_t)width), memcpy(products + c, t, sizeof(float) * (size_t)width);
     }
   }
@@ -307,8 +339,8 @@ TI_KERNEL(batch_row_grad_statistics) {
 }
 
 TI_KERNEL(batch_grad_apply) {
-  float *dx = (float *)args[0];
-  const float *dy = (const float *)args[1], *x = (const float *)args[2], *mean = (const float *)args[3];
+  float *dx = (float *)args[0], piece[2 * TI_NORM_PIECE];
+  const float *mean = (const float *)args[3];
   const batch_ints *const p = (const batch_ints *)ints;
   const float *spread = (const float *)args[4], *w = p->has_weight ? (const float *)args[5] : NULL;
   const float *dw = (const float *)args[6], *db = (const float *)args[7];
@@ -330,8 +362,10 @@ TI_KERNEL(batch_grad_apply) {
       FN(repeat)(scale, width, together), FN(repeat)(slope, width, together);
       FN(repeat)(shift, width, together), FN(repeat)(centre, width, together);
       for (int64_t r = begin; r < end; r += together) {
-        const int64_t i = r * channels + c;
-        FN(grad_columns)(dx + i, dy + i, x + i, centre, scale, slope, shift, width * ti_min(together, end - r));
+        const int64_t i = r * channels + c, n = width * ti_min(together, end - r);
+        const float *const dy = FN(elements_at)(args[1], i, n, p->stored, piece);
+        const float *const x = FN(elements_at)(args[2], i, n, p->stored, piece + TI_NORM_PIECE);
+        FN(grad_columns)(dx + i, dy, x, centre, scale, slope, shift, n);
       }
     }
     return TI_OK;
@@ -339,9 +373,21 @@ TI_KERNEL(batch_grad_apply) {
   for (int64_t i = begin; i < end; i++) {
     const int64_t c = i % channels;
     const float r = FN(deviation)(spread, c, from_running, around), scale = w ? r * w[c] : r;
-    if (from_running) FN(scale_row)(dx + i * l, dy + i * l, NULL, 0.0f, scale, 0.0f, 0, l);
-    else FN(grad_row)(dx + i * l, dy + i * l, x + i * l, mean[c], scale, -scale * r * dw[c] / count,
-                      -scale * db[c] / count, l);
+    if (p->stored && from_running) {
+      FN(scale_narrow_row)(dx + i * l, args[1] + 2 * i * l, 0.0f, scale, 0.0f, l, p->stored);
+      continue;
+    }
+    const int64_t each = p->stored == TI_STORED_FLOATS ? l : TI_NORM_PIECE;
+    for (int64_t at = i * l; at < (i + 1) * l; at += each) {
+      const int64_t n = ti_min(each, (i + 1) * l - at);
+      const float *const dy = FN(elements_at)(args[1], at, n, p->stored, piece);
+      if (from_running) {
+        FN(scale_row)(dx + at, dy, NULL, 0.0f, scale, 0.0f, 0, n);
+        continue;
+      }
+      const float *const x = FN(elements_at)(args[2], at, n, p->stored, piece + TI_NORM_PIECE);
+      FN(grad_row)(dx + at, dy, x, mean[c], scale, -scale * r * dw[c] / count, -scale * db[c] / count, n);
+    }
   }
   return TI_OK;
 }

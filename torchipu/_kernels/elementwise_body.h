@@ -442,6 +442,7 @@ TI_INLINE void FN(load_operand)(char *const *args, const chain_slot *slots, cons
   FN(walk)(to, base, slot, start, n, 0);
 }
 
+#define TI_PIECE_BLOCKS 4
 TI_KERNEL(chain) {
   const chain_ints *const p = (const chain_ints *)ints;
   const int64_t elements = p->elements, block = p->block;
@@ -486,10 +487,14 @@ TI_KERNEL(chain) {
     if (q->operation == TI_OP_x_load && slots[q->result].kind == TI_SLOT_KIND_REGISTER && FN(has_stretches)(slots + q->a))
       cut[num_cut++] = (int)q->a;
   }
-  const int64_t stop = ti_min(elements, end * block);
+  /* what nothing of lies in scratch may be done in longer pieces: to begin one takes as long as some vectors do */
+  int is_direct = 1;
+  for (int s = 0; s < num_slots; s++)
+    is_direct &= slots[s].kind == TI_SLOT_KIND_DIRECT || (slots[s].kind != TI_SLOT_KIND_REGISTER && slots[s].kind != TI_SLOT_KIND_WALK && !mask[s]);
+  const int64_t stop = ti_min(elements, end * block), piece = is_direct ? TI_PIECE_BLOCKS * block : block;
   int64_t from[TI_MAX_SLOTS];  /* where a stretch of an operand begins; -1 where there is none as long as the piece */
   for (int64_t start = begin * block; start < stop;) {
-    long n = (long)ti_min(block - start % block, stop - start);
+    long n = (long)ti_min(piece - start % piece, stop - start);
     for (int j = 0; j < num_cut; j++) {
       int64_t run = FN(stretch)(slots + cut[j], start, from + cut[j]);
       if (run >= n) continue;
@@ -547,3 +552,4 @@ TI_KERNEL(chain) {
 #undef TI_WHERE
 #undef TI_LOAD_LOOP
 #undef TI_STORE_LOOP
+#undef TI_PIECE_BLOCKS

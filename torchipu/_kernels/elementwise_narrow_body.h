@@ -141,6 +141,26 @@ TI_TO_THE_LEFT(s, int16_t)
 TI_TO_THE_LEFT(c, int8_t)
 
 TI_N(s_copy, uint16_t, FN(vs), uint16_t, FN(vs), A)
+/* Halves, or bfloats, as words with a sign: numbers below zero lie between that of -0.0 and that of the least infinity, which
+ * is the last operand, NaNs of that sign behind it. */
+TI_N(s_relu, int16_t, FN(signed_vs), int16_t, FN(signed_vs), A & ~((A > INT16_MIN) & (A <= B)))
+/* A where what was handed to the ReLU, B, is above zero or NaN. */
+static int FN(s_relu_grad)(TI_ARGS) {
+  TI_UNUSED;
+  enum { LANES = 2 * VL };
+  const int16_t least = *(const int16_t *)pc;
+  for (long i = 0; i < n; i += LANES) {
+    const int16_t *const a = (const int16_t *)pa + (i & ma), *const b = (const int16_t *)pb + (i & mb);
+    const size_t some = (size_t)ti_min(LANES, n - i) * sizeof *a;
+    FN(signed_vs) A = {0}, B = {0};
+    if (n - i >= LANES) A = *(const FN(signed_vs) *)a, B = *(const FN(signed_vs) *)b;
+    else memcpy(&A, a, some), memcpy(&B, b, some);
+    A &= ~((B <= least) | (B == 0));
+    if (n - i >= LANES) *(FN(signed_vs) *)((int16_t *)d + i) = A;
+    else memcpy((int16_t *)d + i, &A, some);
+  }
+  return 0;
+}
 static int FN(i_from_b)(TI_ARGS) {
   TI_UNUSED;
   for (long i = 0; i < n; i++) ((int32_t *)d)[i] = pa[i] != 0;

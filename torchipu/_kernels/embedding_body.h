@@ -119,6 +119,26 @@ TI_INLINE void FN(sum_row)(float *out, const float *base, const float *source, i
   }
 }
 
+/* The same of four sources one after another: what there is is read and written once. */
+TI_INLINE void FN(sum_four)(float *out, const float *base, const float *a, const float *b, const float *c, const float *d,
+                            int64_t inner, float by) {
+  const VF factor = FN(set)(by), zero = FN(set)(0.f);
+  int64_t i = 0;
+  for (; i + VL <= inner; i += VL) {
+    VF sum = (base ? FN(load)(base + i) : zero) + factor * FN(load)(a + i);
+    sum = sum + factor * FN(load)(b + i);
+    sum = sum + factor * FN(load)(c + i);
+    FN(store)(out + i, sum + factor * FN(load)(d + i));
+  }
+  if (i < inner) {
+    const int64_t rest = inner - i;
+    VF sum = (base ? FN(load_part)(base + i, rest) : zero) + factor * FN(load_part)(a + i, rest);
+    sum = sum + factor * FN(load_part)(b + i, rest);
+    sum = sum + factor * FN(load_part)(c + i, rest);
+    FN(store_part)(out + i, sum + factor * FN(load_part)(d + i, rest), rest);
+  }
+}
+
 /* The same of a source whose rows are in several parts. */
 TI_INLINE void FN(sum_parts)(float *out, const float *base, const float *source, const sum_rows_ints *p, float by) {
   const int64_t part = p->inner / p->parts;
@@ -194,9 +214,16 @@ TI_KERNEL(sum_rows) {
         out[k] = sum;
         continue;
       }
-      float *row = out + k * inner;
-      FN(sum_parts)(row, base ? base + k * inner : NULL, source + order[j] * step, p, alpha);
-      while (++j < offsets[k + 1]) FN(sum_parts)(row, row, source + order[j] * step, p, alpha);
+      float *const row = out + k * inner;
+      const float *from = base ? base + k * inner : NULL;
+      const int is_plain = p->parts == 1 && p->source_column;
+      for (; is_plain && j + 4 <= offsets[k + 1]; j += 4, from = row) {
+        for (int64_t ahead = j + 4; ahead < ti_min(j + 8, offsets[rows]); ahead++)
+          FN(fetch_row)((const char *)source, order[ahead], n, step * (int64_t)sizeof(float));
+        FN(sum_four)(row, from, source + order[j] * step, source + order[j + 1] * step, source + order[j + 2] * step,
+                     source + order[j + 3] * step, inner, alpha);
+      }
+      for (; j < offsets[k + 1]; j++, from = row) FN(sum_parts)(row, from, source + order[j] * step, p, alpha);
     }
     item = o * rows + last;
   }
@@ -306,7 +333,7 @@ TI_KERNEL(flatten_index) {
 TI_KERNEL(bag_rows) {
   const bag_rows_ints *const p = (const bag_rows_ints *)ints;
   const int64_t rows = p->rows, width = p->width, n = p->length, bags = p->bags, mode = p->mode, bytes = p->index_bytes;
-  const int64_t row_bytes = width * (p->is_half ? 2 : (int64_t)sizeof(float));
+  const int64_t row_bytes = width * FN(stored_bytes)(p->stored);
   for (int64_t bag = begin; bag < end; bag++) {
     float *out = (float *)args[0] + bag * width;
     int64_t *winner = (int64_t *)args[2] + bag * width, size = 0;
@@ -322,7 +349,7 @@ TI_KERNEL(bag_rows) {
       if (j + TI_ROWS_AHEAD < n)
         FN(fetch_row)(args[3], FN(index_at)(args[4], bytes, j + TI_ROWS_AHEAD), rows, row_bytes);
       const float *row = (const float *)(args[3] + k * row_bytes);
-      if (p->is_half) FN(widen_row)(scratch, (const uint16_t *)row, width), row = scratch;
+      if (p->stored) FN(widen_row)((float *)scratch, row, width, p->stored), row = (float *)scratch;
       const float by = p->has_weights ? ((const float *)args[6])[j] : 1.f;
       if (mode != TI_BAG_MODE_MAXIMUM) FN(sum_row)(out, size ? out : NULL, row, 1, width, by);
       else for (int64_t i = 0; i < width; i++)

@@ -1,16 +1,17 @@
 /* Losses: negative log-likelihood over classes, and losses of pairs of elements. A reduced loss is summed over fixed
  * chunks in float, and over the chunks in double. */
+#include "table/convert.h"
 
 /* Reads element i of an index tensor of 4 or 8 bytes. */
 TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
 }
 
-/* Element i of floats, or of halves. */
-TI_INLINE float FN(element)(const char *p, int64_t i, int64_t is_half) {
-  if (!is_half) return ((const float *)p)[i];
+/* Element i of numbers. */
+TI_INLINE float FN(element)(const char *p, int64_t i, int64_t stored) {
+  if (stored == TI_STORED_FLOATS) return ((const float *)p)[i];
   const uint16_t lanes[16] = {((const uint16_t *)p)[i]};
-  return FN(from_half)(lanes)[0];
+  return (stored == TI_STORED_HALVES ? FN(from_half)(lanes) : FN(from_bfloat)(lanes))[0];
 }
 
 TI_KERNEL(nll) {
@@ -26,7 +27,7 @@ TI_KERNEL(nll) {
       if (k != p->ignored) {
         if (k < 0 || k >= classes) return TI_TRAP_INDEX;
         const float weight = p->has_weight ? w[k] : 1.0f;
-        value = -FN(element)(args[1], (i / inner * classes + k) * inner + i % inner, p->is_half) * weight;
+        value = -FN(element)(args[1], (i / inner * classes + k) * inner + i % inner, p->stored) * weight;
         total += weight;
       }
       if (reduction == TI_REDUCTION_NONE) out[i] = value;
@@ -52,9 +53,9 @@ TI_KERNEL(nll_grad) {
   const nll_grad_ints *const p = (const nll_grad_ints *)ints;
   const int64_t classes = p->classes, inner = p->inner, reduction = p->reduction;
   const float share = reduction == TI_REDUCTION_MEAN ? 1.0f / *(const float *)args[4] : 1.0f;
+  memset((float *)args[0] + begin * classes * inner, 0, (size_t)((end - begin) * classes * inner) * sizeof(float));
   for (int64_t item = begin; item < end; item++) {
     float *dx = (float *)args[0] + item * classes * inner;
-    memset(dx, 0, (size_t)(classes * inner) * sizeof(float));
     for (int64_t j = 0; j < inner; j++) {
       const int64_t i = item * inner + j, k = FN(index_at)(args[2], p->target_bytes, i);
       if (k == p->ignored) continue;

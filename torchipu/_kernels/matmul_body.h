@@ -282,10 +282,15 @@ TI_KERNEL(matmul_dots) {
           columns = all ? FN(ROW_DOTS) : end - j >= FN(DOT_COLUMNS) ? FN(DOT_COLUMNS) : 1;
           const FN(dots_tile) tile = all ? FN(dots_of_row)[halves] : (columns > 1 ? FN(dots_table) : FN(dots_of_column))[halves][rows - 1];
           tile(a + i * p->left_row, p->left_row, b + j * apart, apart, K, sums);
-          const int plain = columns == 4 && alpha == 1.0f && (s ? beta == 1.0f && p->addend_column == 1 : !p->adds);
+          /* the addend of a row with one column has one number for all */
+          const int plain = columns % 4 == 0 && alpha == 1.0f && (s ? beta == 1.0f && p->addend_column <= 1 : !p->adds);
           for (int64_t r = 0; r < rows && plain; r++) {
-            const __m128 more = s ? _mm_loadu_ps(s + (i + r) * p->addend_row + j) : _mm_setzero_ps();
-            _mm_storeu_ps(c + (i + r) * N + j, _mm_add_ps(_mm_loadu_ps(sums + r * 4), more));
+            const float *const more = s ? s + (i + r) * p->addend_row + j * p->addend_column : NULL;
+            const float one = more ? *more : 0.0f, same[4] = {one, one, one, one};
+            for (int64_t q = 0; q < columns; q += 4) {
+              const __m128 some = more ? _mm_loadu_ps(p->addend_column ? more + q : same) : _mm_setzero_ps();
+              _mm_storeu_ps(c + (i + r) * N + j + q, _mm_add_ps(_mm_loadu_ps(sums + r * columns + q), some));
+            }
           }
           for (int64_t r = 0; r < rows && !plain; r++)
             for (int64_t q = 0; q < columns; q++) {

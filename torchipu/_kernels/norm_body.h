@@ -1,5 +1,6 @@
 /* Layer, group and batch normalisation; table/norm.py says what the kernels take. */
 #include "row_sums_body.h"
+#include "widen_row_body.h"
 
 /* Columns whose scales lie on the stack. */
 #define TI_NORM_COLUMNS 256
@@ -50,6 +51,26 @@ TI_INLINE void FN(scale_row)(float *y, const float *x, const float *added, float
   else FN(scale_row_of)(y, x, NULL, mean, scale, shift, n, 0, 0);
 }
 
+/* The same of halves or bfloats, with nothing added and no ReLU. */
+TI_INLINE void FN(scale_narrow_row_of)(float *y, const uint16_t *x, float mean, float scale, float shift, int64_t n,
+                                       const int64_t stored) {
+  const VF m = FN(set)(mean), a = FN(set)(scale), b = FN(set)(shift);
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) {
+    const VF v = stored == TI_STORED_HALVES ? FN(from_half)(x + i) : FN(from_bfloat)(x + i);
+    FN(store)(y + i, (v - m) * a + b);
+  }
+  if (i < n) {
+    float rest[VL];
+    FN(widen_row)(rest, x + i, n - i, stored);
+    FN(scale_row_of)(y + i, rest, NULL, mean, scale, shift, n - i, 0, 0);
+  }
+}
+static void FN(scale_narrow_row)(float *y, const char *x, float mean, float scale, float shift, int64_t n, int64_t stored) {
+  if (stored == TI_STORED_HALVES) FN(scale_narrow_row_of)(y, (const uint16_t *)x, mean, scale, shift, n, TI_STORED_HALVES);
+  else FN(scale_narrow_row_of)(y, (const uint16_t *)x, mean, scale, shift, n, TI_STORED_BFLOATS);
+}
+
 /* dx = g a + (x - mean) b + c */
 TI_INLINE void FN(grad_row)(float *dx, const float *g, const float *x, float mean, float by_g, float by_x, float shift,
                             int64_t n) {
@@ -89,22 +110,23 @@ TI_INLINE void FN(grad_columns)(float *dx, const float *g, const float *x, const
 TI_KERNEL(layer_norm) {
   float *y = (float *)args[0], *mean = (float *)args[1], *rstd = (float *)args[2];
   const layer_norm_ints *const p = (const layer_norm_ints *)ints;
-  const float *x = (const float *)args[3], *w = p->has_weight ? (const float *)args[4] : NULL;
+  const float *w = p->has_weight ? (const float *)args[4] : NULL;
   const float *b = p->has_bias ? (const float *)args[5] : NULL;
   const double eps = ((const norm_scalars *)scalars)->eps;
   const int64_t n = p->width;
   for (int64_t i = begin; i < end; i++) {
     float squares;
-    FN(moments)(x + i * n, 1, 0, n, mean + i, &squares);
+    const float *const x = FN(row_of)(args[3], i, n, p->stored, (float *)scratch);
+    FN(moments)(x, 1, 0, n, mean + i, &squares);
     rstd[i] = (float)(1.0 / sqrt(squares / (double)n + eps));
-    FN(normalise_row)(y + i * n, x + i * n, w, b, mean[i], rstd[i], n);
+    FN(normalise_row)(y + i * n, x, w, b, mean[i], rstd[i], n);
   }
   return TI_OK;
 }
 
 TI_KERNEL(layer_norm_grad) {
   float *dx = (float *)args[0], *partials = (float *)args[1];
-  const float *dy = (const float *)args[2], *x = (const float *)args[3], *mean = (const float *)args[4];
+  const float *mean = (const float *)args[4];
   const float *rstd = (const float *)args[5], *w = (const float *)args[6];
   const layer_norm_grad_ints *const p = (const layer_norm_grad_ints *)ints;
   const int64_t m = p->rows, n = p->width, rows = p->chunk, weighted = p->has_weight, wanted = p->wants_partials;
@@ -112,7 +134,8 @@ TI_KERNEL(layer_norm_grad) {
     float *dw = partials + chunk * 2 * n, *db = dw + n;
     if (wanted) memset(dw, 0, 2 * (size_t)n * sizeof(float));
     for (int64_t row = chunk * rows; row < ti_min(m, (chunk + 1) * rows); row++) {
-      const float *g = dy + row * n, *v = x + row * n;
+      const float *g = FN(row_of)(args[2], row, n, p->stored, (float *)scratch);
+      const float *v = FN(row_of)(args[3], row, n, p->stored, (float *)scratch + n);
       float *out = dx + row * n;
       const VF centre = FN(set)(mean[row]), r = FN(set)(rstd[row]);
       VF sum = {0}, product = {0}, around = {0};

@@ -1,6 +1,7 @@
 /* The rounding of what a kernel has written; table/round_blocks.py says what it takes. A run of elements may begin and end
  * anywhere, and is rounded in the groups of 32 that rounding_body.h counts.
  */
+#include "narrow_row_body.h"
 #include "rounding_body.h"
 
 #ifndef TORCHIPU_ROUND_BLOCKS
@@ -16,7 +17,7 @@ static inline int64_t ti_element(const block_dim *d, int64_t x) {
 #endif
 
 /* `h` is NULL where floats alone are wanted. */
-typedef struct { float *s; uint16_t *h; FN(keys) keys; int is_stochastic, overflow, keeps; } FN(rounding);
+typedef struct { float *s; uint16_t *h; FN(keys) keys; int is_stochastic, overflow, keeps, to_bfloats; } FN(rounding);
 
 /* `count` elements from `first` on, `step` apart and none beyond the group of 32 that holds the first: through a group
  * of which the others are not looked at. */
@@ -32,7 +33,10 @@ static void FN(round_part)(const FN(rounding) *r, int64_t first, int64_t count, 
 }
 
 static void FN(round_elements)(const FN(rounding) *r, int64_t first, int64_t count, int64_t step) {
-  if (step == 1 && r->is_stochastic) {
+  if (r->to_bfloats) {
+    if (step == 1) FN(narrow_row)(r->h + first, r->s + first, count);
+    else for (int64_t i = 0; i < count; i++) FN(narrow_row)(r->h + first + i * step, r->s + first + i * step, 1);
+  } else if (step == 1 && r->is_stochastic) {
     FN(round_from)(r->s, r->h, r->keeps, r->keys, first, count, r->overflow);
   } else if (step == 1 && r->keeps) {
     FN(round_nearest_here)(r->s + first, r->h ? r->h + first : NULL, count, r->overflow);
@@ -58,6 +62,7 @@ TI_KERNEL(round_blocks) {
   const FN(rounding) r = {
     .s = (float *)args[0] - p->begins, .h = p->keeps == TI_KEPT_FLOATS ? NULL : (uint16_t *)args[1], .keys = keys,
     .is_stochastic = is_stochastic, .overflow = (int)p->overflow, .keeps = p->keeps != TI_KEPT_HALVES,
+    .to_bfloats = (int)p->to_bfloats,
   };
   if (p->run) {  /* what a chunk has written is one run */
     const int64_t first = begin * p->run;

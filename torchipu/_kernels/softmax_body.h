@@ -2,13 +2,6 @@
 #include "row_sums_body.h"
 #include "widen_row_body.h"
 
-/* A row as floats: where it lies, or in scratch where it is of halves. */
-TI_INLINE const float *FN(row_of)(const char *base, int64_t row, int64_t n, int64_t is_half, float *scratch) {
-  if (!is_half) return (const float *)base + row * n;
-  FN(widen_row)(scratch, (const uint16_t *)base + row * n, n);
-  return scratch;
-}
-
 TI_INLINE float FN(row_max)(const float *x, int64_t n) {
   const VF least = FN(set)(-INFINITY);
   VF a = least, b = least, c = least, d = least;
@@ -29,7 +22,7 @@ TI_KERNEL(softmax_rows) {
   const int64_t n = shape->extent, mode = shape->mode;
   for (int64_t row = begin; row < end; row++) {
     float *y = (float *)args[0] + row * n;
-    const float *const x = FN(row_of)(args[1], row, n, shape->is_half, scratch);
+    const float *const x = FN(row_of)(args[1], row, n, shape->stored, scratch);
     const float top = FN(row_max)(x, n);
     const VF m = FN(set)(top), low = FN(set)(-INFINITY);
     VF s = {0}, t = {0};
@@ -83,8 +76,8 @@ TI_KERNEL(softmax_rows_grad) {
   const int64_t n = shape->extent, mode = shape->mode;
   for (int64_t row = begin; row < end; row++) {
     float *dx = (float *)args[0] + row * n;
-    const float *const dy = FN(row_of)(args[1], row, n, shape->is_half, scratch);
-    const float *const y = FN(row_of)(args[2], row, n, shape->is_half, (float *)scratch + n);
+    const float *const dy = FN(row_of)(args[1], row, n, shape->stored, scratch);
+    const float *const y = FN(row_of)(args[2], row, n, shape->stored, (float *)scratch + n);
     VF s = {0}, t = {0};
     int64_t i = 0;
     if (mode == TI_SOFTMAX_MODE_LOG) {

@@ -132,6 +132,27 @@ TI_INLINE void FN(store_most)(float *p, VF v, int64_t n) {
 TI_INLINE VF FN(keep_most)(VF v, int64_t n) { return n < VL ? FN(sel)(FN(first)(n), v, (VF){0}) : v; }
 TI_INLINE VF FN(from_half)(const void *p) { return FN(of_halves)(FN(load_halves)(p)); }
 TI_INLINE void FN(to_half)(void *p, VF v) { FN(store_halves)(p, FN(nearest_halves)(v)); }
+/* Bfloats are the upper halves of floats: these, rounded to nearest even; a NaN stays one. */
+typedef uint16_t FN(few_words) __attribute__((vector_size(VL * 2), aligned(2), may_alias));
+#ifdef TI_PORTABLE
+TI_INLINE VU FN(of_words)(FN(few_words) x) { return __builtin_convertvector(x, VU); }
+TI_INLINE FN(few_words) FN(low_words)(VU x) { return __builtin_convertvector(x, FN(few_words)); }
+#elif VL == 16
+TI_INLINE VU FN(of_words)(FN(few_words) x) { return (VU)_mm512_cvtepu16_epi32((__m256i)x); }
+TI_INLINE FN(few_words) FN(low_words)(VU x) { return (FN(few_words))_mm512_cvtepi32_epi16((__m512i)x); }
+#else
+TI_INLINE VU FN(of_words)(FN(few_words) x) { return (VU)_mm256_cvtepu16_epi32((__m128i)x); }
+TI_INLINE FN(few_words) FN(low_words)(VU x) {  /* none of which has a bit above */
+  const __m256i packed = _mm256_packus_epi32((__m256i)x, (__m256i)x);
+  return (FN(few_words))_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 8));
+}
+#endif
+TI_INLINE VF FN(from_bfloat)(const void *p) { return (VF)(FN(of_words)(*(const FN(few_words) *)p) << 16); }
+TI_INLINE void FN(to_bfloats)(void *p, VF v) {
+  const VU bits = (VU)v, rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const VU is_nan = (VU)((VI)(bits & 0x7fffffff) > FN(iset)(0x7f800000));
+  *(FN(few_words) *)p = FN(low_words)((rounded & ~is_nan) | (0x7fc0 & is_nan));
+}
 TI_INLINE VF FN(abs)(VF x) { return (VF)((VI)x & FN(iset)(0x7fffffff)); }
 TI_INLINE VF FN(copysign)(VF magnitude, VF sign) {
   return (VF)(((VI)magnitude & FN(iset)(0x7fffffff)) | ((VI)sign & FN(iset)((int32_t)0x80000000)));

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from torchipu.host.emit.copy import emit_copy
@@ -61,11 +61,17 @@ class Outputs:
         edge: What the caller expects of them.
         memory: Of the plan.
         orders: In which values may lie.
+        end: Lets the steps that compute floats store them as bfloats, too, and returns whether they do.
         may_show: Whether one may be shown where an input or another one lies.
     """
 
-    def __init__(self, graph: Graph, edge: Edge, memory: Memory, orders: Orders, *, may_show: bool) -> None:
+    def __init__(
+        self, graph: Graph, edge: Edge, memory: Memory, orders: Orders, end: Callable[[HostTensor, HostTensor], bool],
+        *, may_show: bool,
+    ) -> None:
         self.graph, self.edge, self.memory, self.orders = graph, edge, memory, orders
+        self._end = end
+        self.bfloats = edge.bfloats_alone(graph)
         self.may_show = may_show
         self._plain = {graph.outputs[number] for number in edge.plain}
 
@@ -96,7 +102,8 @@ class Outputs:
             if self._is_shown(number, held, allocation.place):
                 return held, False
         target = self.memory.storage(held.shape, dtype, Place.OUTPUT, number, strides)
-        emit_copy(plan, target, held)
+        if not (dtype is DType.BFLOAT and tensor in self.bfloats and self._end(held, target)):
+            emit_copy(plan, target, held)
         return target, True
 
     def _is_shown(self, number: int, held: HostTensor, place: Place) -> bool:

@@ -53,7 +53,7 @@ from torchipu.optable.chain import can_join, is_widening
 from torchipu.optable.collective import WAIT, is_collective
 from torchipu.optable.emission import Stored, draws_bits, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
-from torchipu.optable.host_tensor import HostTensor, Rounding
+from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
 from torchipu.optable.marks import BFLOATS
 from torchipu.optable.planner import Joining, Mark
 from torchipu.optable.samples import Samples
@@ -125,11 +125,11 @@ class Planner:
         self.multiplies_bfloats = has_bfloat_products() and not is_strict
         self._written = dict(edge.written)
         self._lends = may_show and not self._written
-        self._bfloats = edge.bfloats_alone(graph)
         self.memory, self.uses = Memory(), Uses(graph)
         expected, free = edge.expected(graph), {graph.outputs[number] for number in edge.saved}
         self.orders = Orders(self.uses, expected, free, are_kept=bool(strides or expected))
-        self.outputs = Outputs(graph, edge, self.memory, self.orders, may_show=may_show)
+        self.outputs = Outputs(graph, edge, self.memory, self.orders, self._ends_as_bfloats, may_show=may_show)
+        self._bfloats = self.outputs.bfloats
         self.floats = KeptFloats(self._emit_again, self.memory.scratch, lambda: self.steps[-1])
         self.values = Values(self.floats)
         self.streams = RandomStreams(graph, self.memory)
@@ -192,6 +192,14 @@ class Planner:
         if dtype is None and not self._takes_bfloats and self.values.by_tensor[tensor].dtype is DType.BFLOAT:
             dtype = DType.FLOAT
         return self.values.given(self, tensor, dtype, contiguous=contiguous)
+
+    def stored_type(self, tensor: Tensor) -> DType:
+        """Return as what a value lies: halves or bfloats where there are no floats, and none may be left."""
+        held = self.values.by_tensor.get(tensor)
+        if held is not None and held.dtype is DType.BFLOAT:
+            return DType.BFLOAT
+        has_halves = tensor.dtype is DType.HALF and not self.may_have_floats(tensor)
+        return DType.HALF if has_halves else DType.FLOAT
 
     def may_have_floats(self, tensor: Tensor) -> bool:
         """Whether a half's floats are there, or its maker can leave them."""
@@ -678,6 +686,17 @@ class Planner:
             outputs.append(held)
             direct.append(is_direct)
         return outputs, direct
+
+    def _ends_as_bfloats(self, floats: HostTensor, bfloats: HostTensor) -> bool:
+        """Let the steps that compute a whole result store it as bfloats as well, if they do; nothing else shows it."""
+        order = bfloats.order
+        floats, bfloats = floats.permuted(order), bfloats.permuted(order)
+        is_whole = self.memory.of(floats).place is Place.ARENA and self.memory.is_all_of(floats)
+        shown = sum(held.buffer == floats.buffer for held in self.values.by_tensor.values())
+        is_straight = all(step.goes_to is None for step in self.steps)  # of branches that make it one runs
+        if self.observation is not None or not is_whole or not bfloats.is_contiguous or shown > 1 or not is_straight:
+            return False
+        return end_steps(self.steps, Computed(floats, bfloats, TO_NEAREST))
 
     def _append(self, step: Step) -> None:
         if self._depth:  # what a body computes belongs to where the op runs that owns the body

@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 
 from torchipu._kernels.table.round_blocks import BLOCK_DIMS, BlockDim, RoundBlocksInts
 from torchipu.host.steps import Ending, Step
+from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor, Rounding
 
 MOST_SCRATCH_FLOATS = 256 * 1024
 """Results of a chunk that may stay in scratch: what a second-level cache holds."""
+NEAR_FLOATS = 4096
+"""Results of a chunk where it may have any number of items: half a first-level cache has them until all are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A result that an op computes as floats and stores as halves.
+    """A result that an op computes as floats and stores as halves, or as bfloats.
 
     Attributes:
         floats: As they are computed, row-major.
@@ -53,6 +56,8 @@ def end_steps(steps: Sequence[Step], result: Computed) -> bool:
         ending = Ending(place, result.halves, result.rounding, placed, begins, is_last=not is_read)
         # Several steps meet in one cache line of the halves alone; their floats may lie anywhere.
         per_item = 0 if is_read or step.reads_outputs else ending.blocks.item_floats
+        if per_item and step.samples is not None:  # which are computed alike in any chunk
+            step.grain = max(1, step.grain // 4, min(step.grain, NEAR_FLOATS // per_item))
         if per_item * step.grain <= MOST_SCRATCH_FLOATS and per_item:
             ending = replace(ending, item_floats=per_item)
         step.endings = (*step.endings, ending)
@@ -109,6 +114,7 @@ def ints_of(ending: Ending) -> RoundBlocksInts:
     return RoundBlocksInts(
         ending.rounding.overflow, ending.blocks.first, ending.begins, len(dims),
         along=steps.index(min(steps)) if steps else 0, keeps=ending.keeps,
+        to_bfloats=ending.halves.dtype is DType.BFLOAT,
         run=ending.blocks.item_floats, elements=ending.blocks.num_elements,
         dims=tuple(
             BlockDim(dim.size, dim.block, max(1, dim.inner), max(1, dim.step), max(1, dim.middle), dim.outer,

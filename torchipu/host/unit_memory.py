@@ -87,8 +87,8 @@ def _divided_throughout(members: Sequence[tuple[Step, Samples]]) -> dict[int, in
         made -= {held.buffer for held in step.inputs}
         touched = touched_by(step)
         unfit |= touched - made - windows.keys()
-        if step.endings:
-            unfit |= touched
+        ended = {step.outputs[ending.place].buffer for ending in step.endings}
+        unfit |= ended | (touched - {held.buffer for held in arguments})
         windows.update((buffer, set()) for buffer in touched - windows.keys())
         for held, stride in zip(arguments, samples.strides, strict=True):
             windows.setdefault(held.buffer, set()).add(window(held, stride, samples.count))

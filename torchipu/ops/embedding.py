@@ -27,6 +27,7 @@ from torchipu.device.tilings.nothing import nothing_left
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.joined_rows import as_rows
 from torchipu.host.emit.rows import INDEX_BYTES, bucket, row_grain, take_rows, takes_apart
+from torchipu.host.emit.stored import STORED, value_as_stored
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
@@ -93,10 +94,8 @@ def _wanted_slots(op: Op) -> list[Tensor | None]:
 
 
 def _emit_bag(op: Op, plan: HostPlanner) -> None:
-    weight, index = op.needed("weight"), plan.value(op.needed("indices"))
-    # Of halves those rows become floats that bags have, not the table.
-    is_half = weight.dtype is DType.HALF and not plan.may_have_floats(weight)
-    table = plan.value(weight, DType.HALF if is_half else DType.FLOAT)
+    index = plan.value(op.needed("indices"))
+    table = value_as_stored(plan, op.needed("weight"))  # of which those rows become floats that bags have
     offsets, bags = _offsets(op, plan, index)
     weights, mode = op.operand("per_sample_weights"), BagMode(op.integer("mode", 0))
     by = plan.value(weights, DType.FLOAT) if weights is not None else table
@@ -109,10 +108,10 @@ def _emit_bag(op: Op, plan: HostPlanner) -> None:
     ints = BagRowsInts(
         rows=table.shape[0], width=width, length=index.num_elements, bags=bags, mode=mode,
         index_bytes=INDEX_BYTES[index.dtype], padding=op.integer("padding_idx", -1), has_weights=weights is not None,
-        is_half=is_half,
+        stored=STORED[table.dtype],
     )
     plan.step(kernels.BAG_ROWS, [result, sizes, winning], [table, index, offsets, by], ints=ints, items=bags,
-              scratch_bytes=4 * width if is_half else 0, writes=[Blocks.rows(bags, result)])
+              scratch_bytes=0 if table.dtype is DType.FLOAT else 4 * width, writes=[Blocks.rows(bags, result)])
     if bag_of is not None:
         _fill_bag_of(plan, plan.output(bag_of), index, offsets, bags)
     for tensor, computed in ((bag_size, sizes), (winners, winning)):

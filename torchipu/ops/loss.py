@@ -26,6 +26,7 @@ from torchipu.device.tilings import losses
 from torchipu.device.tilings.losses import classes_of
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.stage import Stage, staged
+from torchipu.host.emit.stored import STORED, value_as_stored
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -107,8 +108,7 @@ def _reduction(op: Op) -> Reduction:
 
 
 def _emit_nll(op: Op, plan: HostPlanner) -> None:
-    is_half = op.inputs[0].dtype is DType.HALF and not plan.may_have_floats(op.inputs[0])
-    x = plan.value(op.inputs[0], DType.HALF if is_half else DType.FLOAT)  # of which one in each row is read
+    x = value_as_stored(plan, op.inputs[0])  # of which one in each row is read
     labels, label_bytes = _labels(op, plan)
     weight = op.operand("weight")
     outer, classes, inner = classes_of(x.shape)
@@ -121,7 +121,7 @@ def _emit_nll(op: Op, plan: HostPlanner) -> None:
     ints = NllInts(
         positions=count, classes=classes, inner=inner, ignored=op.integer("ignore_index"), reduction=reduction,
         target_bytes=label_bytes, has_weight=weight is not None, chunk=NLL_CHUNK,
-        is_half=is_half,
+        stored=STORED[x.dtype],
     )
     to = out if reduction is Reduction.NONE else partials
     plan.step(kernels.NLL, [to], [x, labels, _optional(plan, weight, x)], ints=ints, items=chunks,

@@ -8,11 +8,13 @@ from functools import partial
 from math import prod
 
 from torchipu._kernels.table import norm as kernels
+from torchipu._kernels.table.convert import Stored
 from torchipu._kernels.table.kernel import AnyKernel
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.reductions import chain_sets
 from torchipu.device.tilings import norm as tilings
 from torchipu.host.emit.copy import emit_copy, emit_fill
+from torchipu.host.emit.stored import STORED, stored_alike, type_of_all, value_as_stored
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -144,20 +146,21 @@ def _for_rows(emit: Emitter) -> Emitter:
 
 
 def _emit_layer_norm(op: Op, plan: HostPlanner) -> None:
-    x = _data(op, plan, "input")
+    x = value_as_stored(plan, op.needed("input"))
     width = _layer_width(op)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
     rows = x.num_elements // width if width else 0
     plan.step(kernels.LAYER_NORM, outputs, operands,
-              ints=kernels.LayerNormInts(width, _has(op, "weight"), _has(op, "bias")), scalars=_eps(op), items=rows,
+              ints=kernels.LayerNormInts(width, _has(op, "weight"), _has(op, "bias"), STORED[x.dtype]),
+              scalars=_eps(op), items=rows, scratch_bytes=0 if x.dtype is DType.FLOAT else 4 * width,
               grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, width)),
               writes=[Blocks.rows(rows, held) for held in outputs],
               samples=Samples.of(rows, *outputs, *(held if held is x else None for held in operands)))
 
 
 def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
-    dy, x = _data(op, plan, "grad_out"), _data(op, plan, "input")
+    dy, x = stored_alike(plan, op.needed("grad_out"), op.needed("input"))
     width = _layer_width(op)
     rows = x.num_elements // width if width else 0
     dx, dweight, dbias = present_outputs(op, 3)
@@ -171,7 +174,8 @@ def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
     to, factor = _result(plan, dx, x.shape), _floats(plan, weight, x)
     plan.step(kernels.LAYER_NORM_GRAD, [to, partials],
               [dy, x, *statistics, factor],
-              ints=kernels.LayerNormGradInts(rows, width, chunk, weight is not None, wants), items=chunks,
+              ints=kernels.LayerNormGradInts(rows, width, chunk, weight is not None, wants, STORED[x.dtype]),
+              items=chunks, scratch_bytes=0 if x.dtype is DType.FLOAT else 8 * width,
               writes=[Blocks.runs(chunk * width, x)],
               samples=Samples.of(rows, to, None, dy, x, *statistics, x if factor is x else None, each=chunk))
     if wants:
@@ -303,10 +307,11 @@ class _Batch:
         splits: Pieces of a channel that are summed on their own.
         whole: Whether one item takes a whole channel: there are enough of them and each stays in a cache.
         per_item: Items of one row-wise step that are worth a chunk.
+        stored: As what x lies in memory.
     """
 
     def __init__(self, x: HostTensor) -> None:
-        self.samples, self.channels = x.shape[0], x.shape[1]
+        self.samples, self.channels, self.stored = x.shape[0], x.shape[1], STORED[x.dtype]
         self.positions = prod(x.shape[2:])
         self.rows = max(1, kernels.NORM_SPLIT // max(1, self.positions))
         if self.positions == 1:
@@ -314,7 +319,8 @@ class _Batch:
         self.piece = max(1, min(self.positions, kernels.NORM_SPLIT))
         self.splits = ceil_div(self.samples, self.rows) * ceil_div(self.positions, self.piece)
         each = self.samples * self.positions
-        self.whole = each <= 8192 or (each <= 131072 and self.channels >= 32)
+        fits = each <= 8192 or (each <= 131072 and self.channels >= 32)
+        self.whole = fits and self.stored is Stored.FLOATS
         self.by_rows = (self.samples if self.positions == 1 else self.samples * self.channels)
         row = self.channels if self.positions == 1 else self.positions
         # Of rows, each chunk finds the scales of all channels anew.
@@ -344,7 +350,13 @@ class _Batch:
 
     @property
     def ints(self) -> kernels.BatchInts:
-        return kernels.BatchInts(self.samples, self.channels, self.positions, self.rows, self.piece)
+        return kernels.BatchInts(self.samples, self.channels, self.positions, self.rows, self.piece,
+                                 stored=self.stored)
+
+    def scratch_bytes(self, operands: int) -> int:
+        """Return the bytes in which a split, or a chunk of rows, of so many operands becomes floats."""
+        elements = min(self.rows, self.samples) * (self.channels if self.positions == 1 else self.piece)
+        return 0 if self.stored is Stored.FLOATS else 4 * operands * elements
 
 
 def _as_rows(held: HostTensor) -> HostTensor:
@@ -354,7 +366,7 @@ def _as_rows(held: HostTensor) -> HostTensor:
 
 
 def _in_and_out(
-    op: Op, plan: HostPlanner, result: Tensor | None, rounded_as: Tensor,
+    op: Op, plan: HostPlanner, result: Tensor | None, rounded_as: Tensor, dtype: DType = DType.FLOAT,
 ) -> tuple[HostTensor, HostTensor, Callable[[Tensor], HostTensor]]:
     """Return where the input lies, and the result goes, of a batch normalisation of ``[N, C, ...]``, as floats.
 
@@ -365,30 +377,31 @@ def _in_and_out(
         plan: The planner.
         result: Of the shape of the input; None for one that nobody asked for.
         rounded_as: By whose rounding it becomes half.
+        dtype: Of the input, and of what is brought into its order.
 
     Returns:
         The input, the result, and what brings other values of the same shape into the same order.
     """
     data = op.needed("input")
-    held = plan.value_as_held(data)
+    held = plan.value_as_held(data, dtype if dtype is DType.BFLOAT else None)
     if held.has_channels_last and (result is None or result.dtype is rounded_as.dtype):
         y = plan.scratch(_as_rows(held).shape) if result is None else plan.output_as_held(
             result, held, DType.FLOAT, rounded_as=rounded_as)
         if result is None or y.has_channels_last:
-            x = plan.value(data, DType.FLOAT, contiguous=False)
-            return _as_rows(x), y if result is None else _as_rows(y), partial(_rows_of, plan)
+            x = plan.value(data, dtype, contiguous=False)
+            return _as_rows(x), y if result is None else _as_rows(y), partial(_rows_of, plan, dtype)
     else:
         y = _result(plan, result, data.shape) if result is None or result is rounded_as else plan.output(
             result, DType.FLOAT, rounded_as=rounded_as)
-    return plan.value(data, DType.FLOAT), y, lambda other: plan.value(other, DType.FLOAT)
+    return plan.value(data, dtype), y, lambda other: plan.value(other, dtype)
 
 
-def _rows_of(plan: HostPlanner, tensor: Tensor) -> HostTensor:
+def _rows_of(plan: HostPlanner, dtype: DType, tensor: Tensor) -> HostTensor:
     """Return a value of ``[N, C, ...]`` with its channels last, as ``[N, C]``, copied there if need be."""
-    held = plan.value(tensor, DType.FLOAT, contiguous=False)
+    held = plan.value(tensor, dtype, contiguous=False)
     if not held.has_channels_last:
         order = (0, *range(2, len(held.shape)), 1)
-        lying = plan.scratch([held.shape[dim] for dim in order])
+        lying = plan.scratch([held.shape[dim] for dim in order], dtype)
         emit_copy(plan, lying, held.permuted(order))
         return HostTensor(lying.buffer, 0, (lying.num_elements // lying.shape[-1], lying.shape[-1]),
                           (lying.shape[-1], 1), lying.dtype)
@@ -411,7 +424,8 @@ def emit_batch_norm(
         addend: Added to the normalised values.
         is_relu: Whether negative results become 0.
     """
-    x, y, alike = _in_and_out(op, plan, result, op.outputs[0])
+    dtype = DType.FLOAT if addend is not None else plan.stored_type(op.needed("input"))
+    x, y, alike = _in_and_out(op, plan, result, op.outputs[0], dtype)
     sizes = _Batch(x)
     weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
     running = [op.operand("running_mean"), op.operand("running_var")]
@@ -434,12 +448,13 @@ def emit_batch_norm(
     if sizes.positions == 1:
         partials = plan.scratch((sizes.chunks, 2, sizes.channels))
         plan.step(kernels.BATCH_ROW_MOMENTS, [partials], [x], ints=ints, items=sizes.chunks,
-                  grain=sizes.chunks_per_grain)
+                  grain=sizes.chunks_per_grain, scratch_bytes=sizes.scratch_bytes(1))
         plan.step(kernels.BATCH_ROW_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars,
                   items=sizes.channels, grain=64, writes=[sizes.statistics] * len(statistics))
     else:
         partials = plan.scratch((sizes.channels, sizes.splits, 2))
-        plan.step(kernels.BATCH_MOMENTS, [partials], [x], ints=ints, items=sizes.channels * sizes.splits)
+        plan.step(kernels.BATCH_MOMENTS, [partials], [x], ints=ints, items=sizes.channels * sizes.splits,
+                  scratch_bytes=sizes.scratch_bytes(1))
         plan.step(kernels.BATCH_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars,
                   items=sizes.channels,
                   grain=64, writes=[sizes.statistics] * len(statistics))
@@ -449,7 +464,7 @@ def emit_batch_norm(
 
 def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
     """Normalise by the running statistics; the saved ones are empty."""
-    x, y, _ = _in_and_out(op, plan, op.outputs[0], op.outputs[0])
+    x, y, _ = _in_and_out(op, plan, op.outputs[0], op.outputs[0], plan.stored_type(op.needed("input")))
     sizes = _Batch(x)
     weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
     for empty in op.outputs[1:]:
@@ -463,7 +478,8 @@ def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
 
 def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
     grads = present_outputs(op, 3)
-    x, dx, alike = _in_and_out(op, plan, grads[0], op.outputs[0])
+    dtype = type_of_all(plan, op.needed("input"), op.needed("grad_out"))
+    x, dx, alike = _in_and_out(op, plan, grads[0], op.outputs[0], dtype)
     dy, sizes = alike(op.needed("grad_out")), _Batch(x)
     train = op.flag("train")
     names = ("save_mean", "save_invstd") if train else ("running_mean", "running_var")
@@ -481,16 +497,19 @@ def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
     if sizes.positions == 1:
         partials = plan.scratch((sizes.chunks, 2, sizes.channels))
         plan.step(kernels.BATCH_ROW_GRAD_SUMS, [partials], [dy, x, mean], ints=ints, items=sizes.chunks,
-                  grain=sizes.chunks_per_grain)
+                  grain=sizes.chunks_per_grain, scratch_bytes=sizes.scratch_bytes(2))
         plan.step(kernels.BATCH_ROW_GRAD_STATISTICS, [dweight, dbias], [spread, partials], ints=ints, scalars=scalars,
                   items=sizes.channels, grain=64, writes=[sizes.statistics] * 2)
     else:
         partials = plan.scratch((sizes.channels, sizes.splits, 2))
-        plan.step(kernels.BATCH_GRAD_SUMS, [partials], [dy, x, mean], ints=ints, items=sizes.channels * sizes.splits)
+        plan.step(kernels.BATCH_GRAD_SUMS, [partials], [dy, x, mean], ints=ints, items=sizes.channels * sizes.splits,
+                  scratch_bytes=sizes.scratch_bytes(2))
         plan.step(kernels.BATCH_GRAD_STATISTICS, [dweight, dbias], [spread, partials], ints=ints, scalars=scalars,
                   items=sizes.channels, grain=64, writes=[sizes.statistics] * 2)
     plan.step(kernels.BATCH_GRAD_APPLY, [dx], [dy, x, mean, spread, factor, dweight, dbias], ints=ints, scalars=scalars,
-              items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, dx)])
+              items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, dx)],
+              samples=Samples.of(sizes.by_rows, dx, dy, x, *(x if f is x else None for f in (mean, spread, factor)),
+                                 None, None))
 
 
 def _is_not_empty(op: Op) -> bool:

@@ -1,10 +1,11 @@
-"""Chains that only choose among halves, or change their signs, take them as the 16 bits that they are.
+"""Chains that only choose among halves, by their signs too, or change these, take them as the 16 bits that they are.
 
 So do those of bfloats. No bit of a value is lost on the way to float and back, nor is one here.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from torchipu.optable.host_tensor import HostTensor
 
 Results = Sequence[tuple[Value, HostTensor]]
 SIGN, MAGNITUDE = -0x8000, 0x7FFF
-CHANGING = frozenset(("f_neg", "f_abs", "f_copysign"))
+CHANGING = frozenset(("f_neg", "f_abs", "f_copysign", "f_relu", "f_threshold_grad"))
 MOVING = {"f_where": "s_where", "f_copy": "s_copy"}
 OF_BOOLS = frozenset(("b_and", "b_or", "b_xor", "b_not", "b_copy", "b_where"))
 
@@ -50,6 +51,8 @@ def _is_moved(node: Node, dtype: DType) -> bool:
         return False
     if node.constant is not None:
         return _bits_of(node.constant, dtype) is not None
+    if node.operation == "f_threshold_grad" and node.scalars != (0.0,):
+        return False
     return not node.operation or node.operation in CHANGING or node.operation in MOVING
 
 
@@ -105,6 +108,11 @@ class _Moved:
     def both(self, operation: str, a: Value, b: Value) -> Value:
         return self._append(Node("s", operation=operation, inputs=(a, b)))
 
+    def by_least(self, operation: str, *values: Value) -> Value:
+        """Return what an instruction makes of values by where the negative numbers end."""
+        least = self._append(Node("s", constant=_bits_of(-math.inf, self.dtype)))
+        return self._append(Node("s", operation=operation, inputs=(*values, least)))
+
     def _append(self, node: Node) -> Value:
         self.nodes.append(node)
         return Value(len(self.nodes) - 1, node.kind)
@@ -116,4 +124,6 @@ _CHANGES: dict[str, Callable[[_Moved, tuple[Value, ...]], Value]] = {
     "f_copysign": lambda moved, of: moved.both(
         "s_or", moved.masked("s_and", of[0], MAGNITUDE), moved.masked("s_and", of[1], SIGN),
     ),
+    "f_relu": lambda moved, of: moved.by_least("s_relu", *of),
+    "f_threshold_grad": lambda moved, of: moved.by_least("s_relu_grad", *of),
 }

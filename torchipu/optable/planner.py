@@ -75,6 +75,13 @@ class HostPlanner(Protocol):
         """
         ...
 
+    def stored_type(self, tensor: Tensor) -> DType:
+        """Return as what a value lies that kernels compute with as floats: halves or bfloats, unless floats are there.
+
+        It is for kernels that make floats of what they read: of few of the elements, or of a row in scratch.
+        """
+        ...
+
     def may_have_floats(self, tensor: Tensor) -> bool:
         """Whether a half's floats are there, or its maker can leave them."""
         ...

@@ -16,7 +16,7 @@ NARROW_OPS = (
     )),
     *(f"b_{name}_{width}" for width in "isc" for name in ("eq", "ne", "lt", "le", "from")),
     *(f"f_from_{width}" for width in "iscu"), "c_max_u", "c_min_u", "c_shift_right_u", "b_lt_u", "b_le_u",
-    "s_copy", "s_where", "i_from_b", "s_from_b",
+    "s_copy", "s_where", "i_from_b", "s_from_b", "s_relu", "s_relu_grad",
 )
 """Instructions that take integers of 32, 16 and 8 bits; ``u`` stands for bytes without a sign."""
 VECTOR_OPS = (

@@ -6,6 +6,7 @@ A bucketed index is a pair of LONG[rows + 1] offsets and LONG[n] positions in th
 from enum import IntEnum
 from typing import NamedTuple
 
+from .convert import Stored
 from .kernel import Kernel, Nothing
 
 MAX_INDEX_DIMS = 8
@@ -17,7 +18,7 @@ ROWS_AHEAD = 8
 FETCHED_BYTES = 512
 """How many rows ahead `take_rows` fetches one, and how much of it: what follows the processor sees coming by itself."""
 ELEMENTS_TOGETHER = 8
-LISTED = 512  # elements whose places are listed, for all tables that take the same ones
+LISTED = 2048  # elements whose places are listed, for all tables that take the same ones
 """Rows of one element are taken in a loop of their own where so many lie between two tables."""
 
 
@@ -249,7 +250,7 @@ class BagRowsInts(NamedTuple):
         index_bytes: Size of an index.
         padding: The row that counts for nothing; -1 for none.
         has_weights: Whether each position has one.
-        is_half: Whether the table is of halves; others are of floats.
+        stored: As what the table lies in memory; others are of floats.
     """
 
     rows: int
@@ -260,7 +261,7 @@ class BagRowsInts(NamedTuple):
     index_bytes: int
     padding: int
     has_weights: bool
-    is_half: bool
+    stored: Stored
 
 
 BAG_ROWS = Kernel(

@@ -3,6 +3,7 @@
 from enum import IntEnum
 from typing import NamedTuple
 
+from .convert import Stored
 from .kernel import Kernel, Nothing
 
 
@@ -36,7 +37,7 @@ class NllInts(NamedTuple):
         target_bytes: Bytes of a label.
         has_weight: Whether each class has one.
         chunk: Positions of an item.
-        is_half: Whether ``x`` is of halves.
+        stored: As what ``x`` lies in memory.
     """
 
     positions: int
@@ -47,7 +48,7 @@ class NllInts(NamedTuple):
     target_bytes: int
     has_weight: bool
     chunk: int
-    is_half: bool
+    stored: Stored
 
 
 NLL = Kernel(

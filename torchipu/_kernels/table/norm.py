@@ -6,6 +6,7 @@ deviation.
 
 from typing import NamedTuple
 
+from .convert import Stored
 from .kernel import Kernel, Nothing
 
 NORM_SPLIT = 16384
@@ -29,11 +30,13 @@ class LayerNormInts(NamedTuple):
         width: Elements of a row.
         has_weight: Whether there is a weight.
         has_bias: Whether there is a bias.
+        stored: As what ``x`` lies in memory.
     """
 
     width: int
     has_weight: bool
     has_bias: bool
+    stored: Stored = Stored.FLOATS
 
 
 LAYER_NORM = Kernel(
@@ -57,6 +60,7 @@ class LayerNormGradInts(NamedTuple):
         chunk: Rows of an item.
         has_weight: Whether there is a weight.
         wants_partials: Whether the sums for weight and bias are wanted.
+        stored: As what ``dy`` and ``x`` lie in memory.
     """
 
     rows: int
@@ -64,6 +68,7 @@ class LayerNormGradInts(NamedTuple):
     chunk: int
     has_weight: bool
     wants_partials: bool
+    stored: Stored = Stored.FLOATS
 
 
 LAYER_NORM_GRAD = Kernel(
@@ -219,6 +224,7 @@ class BatchInts(NamedTuple):
             would.
         has_addend: Whether something of the shape of x is added to the result.
         has_relu: Whether a ReLU follows, which passes NaN on.
+        stored: As what ``x`` and ``dy`` lie in memory; ``batch_norm`` and ``batch_norm_grad`` take floats alone.
     """
 
     samples: int
@@ -232,6 +238,7 @@ class BatchInts(NamedTuple):
     from_running: bool = False
     has_addend: bool = False
     has_relu: bool = False
+    stored: Stored = Stored.FLOATS
 
 
 class BatchScalars(NamedTuple):

@@ -1,4 +1,4 @@
-"""The kernel that ends others whose results are halves: it rounds what they have written.
+"""The kernel that ends others whose results are halves or bfloats: it rounds what they have written.
 
 It ends a call of any kernel, chunk by chunk, on the thread and in the cache where the floats are. Its items are those
 of the kernel that it ends.
@@ -62,6 +62,7 @@ class RoundBlocksInts(NamedTuple):
         num_dims: Dimensions of the space, at most BLOCK_DIMS.
         along: Which of them a run of elements goes along.
         keeps: What is left.
+        to_bfloats: Whether floats become bfloats, to nearest, and stay what they are where they are.
         run: Elements that an item writes where all lie side by side, item after item; else 0, and the dimensions tell.
         elements: Of the result.
         dims: Each of them.
@@ -73,6 +74,7 @@ class RoundBlocksInts(NamedTuple):
     num_dims: int
     along: int
     keeps: Kept
+    to_bfloats: bool
     run: int
     elements: int
     dims: tuple[BlockDim, ...]

@@ -6,6 +6,7 @@ A row with a NaN or +inf, or of -inf alone, is NaN throughout, as in eager mode.
 from enum import IntEnum
 from typing import NamedTuple
 
+from .convert import Stored
 from .kernel import Kernel, Nothing
 
 SOFTMAX_BLOCK = 128  # neighbouring positions of inner that an item takes
@@ -25,12 +26,12 @@ class SoftmaxRowsInts(NamedTuple):
     Attributes:
         extent: Of a row.
         mode: What becomes of it; the gradient of ``SAFE`` is that of ``SOFTMAX``.
-        is_half: Whether what is read is of halves; what is written is of floats.
+        stored: As what lies in memory what is read; what is written is of floats.
     """
 
     extent: int
     mode: SoftmaxMode
-    is_half: bool
+    stored: Stored
 
 
 class SoftmaxColumnsInts(NamedTuple):

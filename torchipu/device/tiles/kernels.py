@@ -338,6 +338,10 @@ class _VertexPlanner:
         words = None if stream is None else self._words(Stream(stream, Numbering.VERTEX))
         return Rounding(words, _overflow_of(op))
 
+    def stored_type(self, tensor: Tensor) -> DType:
+        """Return as what a value lies: halves as they are."""
+        return DType.HALF if tensor.dtype is DType.HALF else DType.FLOAT
+
     def may_have_floats(self, tensor: Tensor) -> bool:
         return False
 

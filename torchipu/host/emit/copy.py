@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 
+from torchipu._kernels.table.convert import CONVERT, Conversion, ConvertInts
 from torchipu._kernels.table.copy import (
     COPY,
     FILL,
@@ -23,10 +24,17 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.samples import Samples
 
 COPY_SHARE = 16384  # elements of one thread's share
+CONVERT_SHARE = 4096  # floats that stay in a first-level cache for the step that reads them
 PACKINGS = {
     DType.FLOAT: "<f", DType.LONG: "<q", DType.INT: "<i", DType.SHORT: "<h", DType.CHAR: "<b",
     DType.UNSIGNED_CHAR: "<B",
     DType.BOOL: "<?", DType.HALF: "<e",
+}
+
+
+CONVERSIONS = {
+    (DType.HALF, DType.FLOAT): Conversion.FROM_HALF, (DType.BFLOAT, DType.FLOAT): Conversion.FROM_BFLOAT,
+    (DType.FLOAT, DType.HALF): Conversion.TO_HALF, (DType.FLOAT, DType.BFLOAT): Conversion.TO_BFLOAT,
 }
 
 
@@ -77,7 +85,13 @@ def _emit_converted(plan: HostPlanner, dst: HostTensor, src: HostTensor, roundin
         if rounding.random is None and not dst.is_contiguous:  # as it is in memory; random bits are drawn by place
             along = dst.order
             dst, src = dst.permuted(along), src.permuted(along)
-        emit_cast(plan, dst, src, rounding)
+        conversion = CONVERSIONS.get((src.dtype, dst.dtype))
+        is_plain = dst.is_contiguous and src.is_contiguous and dst.num_elements > 0
+        if conversion is not None and is_plain and (dst.dtype is not DType.HALF or rounding is TO_NEAREST):
+            plan.step(CONVERT, [dst], [src], ints=ConvertInts(conversion), items=dst.num_elements, grain=CONVERT_SHARE,
+                      samples=Samples.of(dst.num_elements, dst, src))
+        else:
+            emit_cast(plan, dst, src, rounding)
     elif src.dtype.host_bytes <= dst.dtype.host_bytes:
         along = dst.order
         turned = plan.scratch([dst.shape[dim] for dim in along], src.dtype)

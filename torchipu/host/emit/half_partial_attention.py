@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torchipu._kernels.table.control import FORK
+from torchipu._kernels.table.convert import Stored
 from torchipu._kernels.table.reduce import LOGSUMEXP_ROWS, Folding, LogsumexpRowsInts
 from torchipu._kernels.table.softmax import SOFTMAX_ROWS, SoftmaxMode, SoftmaxRowsInts
 from torchipu.host.emit.copy import emit_copy
@@ -161,7 +162,7 @@ def emit_forward(
     rows, keys = batches * heads * queries, key.shape[1]
     grain = max(1, GRAIN_ELEMENTS // max(1, keys))
     likely = plan.scratch(scores.shape)
-    ints = SoftmaxRowsInts(keys, SoftmaxMode.SAFE, is_half=False)
+    ints = SoftmaxRowsInts(keys, SoftmaxMode.SAFE, stored=Stored.FLOATS)
     plan.step(SOFTMAX_ROWS, [likely], [scores], ints=ints, items=rows, grain=grain)
     plan.step(LOGSUMEXP_ROWS, [outputs[1]], [scores], ints=LogsumexpRowsInts(keys), items=rows, grain=grain,
               writes=[Blocks.of((rows,), (1,))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchipu._kernels.table import softmax as kernels
 from torchipu._kernels.table.softmax import SOFTMAX_BLOCK, SoftmaxColumnsInts, SoftmaxMode, SoftmaxRowsInts
+from torchipu.host.emit.stored import STORED, stored_alike
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
@@ -29,10 +30,10 @@ def emit_softmax(plan: HostPlanner, y: HostTensor, x: HostTensor, split: Split, 
         mode: What becomes of a row.
     """
     outer, extent, inner = split
-    is_half = x.dtype is DType.HALF
+    stored = STORED[x.dtype]
     if inner == 1:
-        plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=SoftmaxRowsInts(extent, mode, is_half=is_half), items=outer,
-                  grain=_rows_of_chunk(extent), scratch_bytes=4 * extent if is_half else 0,
+        plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=SoftmaxRowsInts(extent, mode, stored=stored), items=outer,
+                  grain=_rows_of_chunk(extent), scratch_bytes=4 * extent if stored else 0,
                   writes=[Blocks.rows(outer, y)], samples=Samples.of(outer, y, x))
     else:
         plan.step(kernels.SOFTMAX_COLUMNS, [y], [x], ints=SoftmaxColumnsInts(extent, inner, mode),
@@ -45,10 +46,10 @@ def emit_softmax_gradient(
 ) -> None:
     """Emit the gradient of a softmax from that of its result ``dy`` and the result ``y``; see ``emit_softmax``."""
     outer, extent, inner = split
-    is_half = y.dtype is DType.HALF
+    stored = STORED[y.dtype]
     if inner == 1:
-        plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=SoftmaxRowsInts(extent, mode, is_half=is_half),
-                  items=outer, grain=_rows_of_chunk(extent), scratch_bytes=8 * extent if is_half else 0,
+        plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=SoftmaxRowsInts(extent, mode, stored=stored),
+                  items=outer, grain=_rows_of_chunk(extent), scratch_bytes=8 * extent if stored else 0,
                   writes=[Blocks.rows(outer, dx)], samples=Samples.of(outer, dx, dy, y))
     else:
         plan.step(kernels.SOFTMAX_COLUMNS_GRAD, [dx], [dy, y], ints=SoftmaxColumnsInts(extent, inner, mode),
@@ -57,11 +58,8 @@ def emit_softmax_gradient(
 
 
 def read_rows(plan: HostPlanner, split: Split, *tensors: Tensor) -> tuple[HostTensor, ...]:
-    """Return operands of a softmax, row-major: halves where all are, as they lie, if rows are read; else floats."""
-    are_halves = split[2] == 1 and all(
-        tensor.dtype is DType.HALF and not plan.may_have_floats(tensor) for tensor in tensors
-    )
-    return tuple(plan.value(tensor, DType.HALF if are_halves else DType.FLOAT) for tensor in tensors)
+    """Return operands of a softmax, row-major: halves or bfloats where all are, if rows are read; else floats."""
+    return stored_alike(plan, *tensors) if split[2] == 1 else tuple(plan.value(one, DType.FLOAT) for one in tensors)
 
 
 def _rows_of_chunk(elements: int) -> int:
