@@ -172,7 +172,7 @@ def differentiate_horovod(rank: int) -> Any:
         "gathered": lambda x: hvd.allgather(x[: rank + 1]),
         "gathered_group": lambda x: torch.cat(hvd.grouped_allgather([x[:rank], x])), "rows": lambda x: hvd.alltoall(x),
         "dealt": lambda x: hvd.alltoall(x, splits=[2, 0] if rank else [1, 1])[0],
-        "greatest": lambda x: hvd.allreduce(x, op=hvd.Max) + 0 * x,
+        "greatest": lambda x: hvd.allreduce(x, op=hvd.Max),
         "share": lambda x: hvd.reducescatter(x, prescale_factor=4.0),
         "share_of_three": lambda x: hvd.grouped_reducescatter([x, torch.cat([x, x[:1]])], op=hvd.Sum)[1],
     }

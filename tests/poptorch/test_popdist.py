@@ -136,6 +136,21 @@ def test_options_refuse_to_change_what_the_launcher_decides(name: str, arguments
         getattr(group, name.removeprefix("Distributed."))(*arguments)
 
 
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.parametrize(("name", "chosen"), [
+    ("replication_factor", 2), ("ipu_id", 1), ("num_distributed_processes", 2), ("distributed_process_id", 1),
+])
+def test_options_refuse_to_change_by_name_what_the_launcher_decides(name: str, chosen: int) -> None:
+    options = Options().clone()
+    group = options.Distributed if "distributed" in name else options
+    for change in (lambda n: setattr(group, name, n), lambda n: group.set(**{name: n}),
+                   lambda n: group.createOrSet(**{name: n})):
+        with pytest.raises(RuntimeError, match=f"Cannot set `{name}` to 3 with .*: the launcher has chosen {chosen}"):
+            change(3)
+        change(chosen)  # which is no change
+    assert group(name) == chosen
+
+
 def test_a_program_written_for_a_launcher_trains_without_one() -> None:
     options = Options()
     options.Training.gradientAccumulation(2)

@@ -1,14 +1,30 @@
-"""Values of all processes put together, or those of one given to all."""
+"""Values of all processes put together, or those of one given to all.
+
+Gradients flow back as in Horovod: through `allreduce` by the same ``op``; through `reducescatter` so that it and
+`allgather` after it have the gradients of `allreduce`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from torchipu.horovod.collectives import (
+    count_received,
+    deal_rows,
+    gather_objects,
+    gather_rows,
+    reduce_all,
+    send_object_to_all,
+    send_to_all,
+    wait_for_all,
+)
+from torchipu.horovod.compression import Compression
 from torchipu.horovod.gradients import exchanged
+from torchipu.horovod.process_sets import Members, global_process_set, members
 from torchipu.horovod.processes import place, rank, size
 
 Average, Sum, Min, Max, Product = 0, 1, 3, 4, 5
@@ -18,95 +34,92 @@ _OPS = {
     Average: dist.ReduceOp.SUM, Sum: dist.ReduceOp.SUM, Min: dist.ReduceOp.MIN, Max: dist.ReduceOp.MAX,
     Product: dist.ReduceOp.PRODUCT,
 }
-_pending: dict[int, Any] = {}
-_next_handle = 0
-
-
-class Compression:
-    """How `allreduce` may send floats: as they are, or as halves."""
-
-    class none:  # noqa: N801 - Horovod's name
-        """As they are."""
-
-    class fp16:  # noqa: N801 - Horovod's name
-        """As halves."""
 
 
 # --------------------------------------------------------------------------- all into one
 def allreduce(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, compression: Any = Compression.none,
     op: int | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: Any = global_process_set,
 ) -> torch.Tensor:
     """Return the mean of a tensor over all processes, or what else ``op`` says.
 
-    Gradients of a mean are averaged over the processes, and those of a sum are summed.
+    Gradients are put together as the values are, by the same ``op`` and factors: those of a mean are averaged over the
+    processes, those of a sum are summed. For Min, Max and Product that is Horovod's rule and no derivative.
 
     Args:
         tensor: One of the same shape and type in each process.
         average: Older form of ``op``: True for Average, False for Sum.
         name: Taken and not needed: processes call in the same order.
-        compression: How floats travel.
+        compression: How values travel: `Compression.none`, `Compression.fp16` or a `Compressor`.
         op: Average, Sum, Min, Max or Product; None for Average.
         prescale_factor: What values are multiplied by before.
         postscale_factor: And after.
+        process_set: The processes that take part.
 
     Raises:
-        ValueError: `init` has not been called, or there is no such ``op``.
+        ValueError: `init` has not been called, there is no such ``op``, the tensor is sparse, or this process is not in
+            the set.
+        HorovodInternalError: The exchange failed.
     """
-    return grouped_allreduce([tensor], average, name, compression, op, prescale_factor, postscale_factor)[0]
+    return grouped_allreduce(
+        [tensor], average, name, compression, op, prescale_factor, postscale_factor, process_set
+    )[0]
 
 
 def allreduce_(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: int | None = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, *, compression: Any = Compression.none,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Any = global_process_set,
 ) -> torch.Tensor:
     """Do what `allreduce` does, in place; return the tensor."""
-    return grouped_allreduce_(
-        [tensor], average, name, op, prescale_factor, postscale_factor, compression=compression
-    )[0]
+    return grouped_allreduce_([tensor], average, name, op, prescale_factor, postscale_factor, process_set)[0]
 
 
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
     compression: Any = Compression.none, op: int | None = None, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: Any = global_process_set,
 ) -> list[torch.Tensor]:
     """Do what `allreduce` does with several tensors at once, which costs less than one after another."""
     def reduced(parts: list[torch.Tensor]) -> list[torch.Tensor]:
         return grouped_allreduce_(
-            [part.clone() for part in parts], average, name, op, prescale_factor, postscale_factor,
-            compression=compression,
+            [part.clone() for part in parts], average, name, op, prescale_factor, postscale_factor, process_set
         )
 
-    if _op(average, op) in (Average, Sum):
-        return exchanged(reduced, reduced, tensors)
-    return reduced([tensor.detach() for tensor in tensors])
+    return _compressed(lambda sent: exchanged(reduced, reduced, sent), tensors, compression)
 
 
 @torch.no_grad()
 def grouped_allreduce_(
     tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None, op: int | None = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, *, compression: Any = Compression.none,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Any = global_process_set,
 ) -> list[torch.Tensor]:
     """Do what `grouped_allreduce` does, in place; return the tensors."""
-    how = _op(average, op)
-    group = place().group
+    how, where = _op(average, op), members(process_set)
+    if any(tensor.layout != torch.strided for tensor in tensors):
+        raise ValueError("allreduce takes dense tensors: use hvd.sparse_allreduce_async, or tensor.to_dense()")
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         chosen = [tensor for tensor in tensors if tensor.dtype == dtype]
         flat = torch.cat([tensor.reshape(-1) for tensor in chosen])
         if prescale_factor != 1.0:
             flat = flat * prescale_factor
-        if group is not None:
-            sent = flat.half() if compression is Compression.fp16 and dtype.is_floating_point else flat
-            dist.all_reduce(sent, _OPS[how], group=group)
-            flat = sent.to(flat.dtype)
+        reduce_all(flat, _OPS[how], where)
         if how == Average:
-            flat = flat / size() if flat.is_floating_point() else flat.div(size(), rounding_mode="trunc")
+            flat = flat / where.size if flat.is_floating_point() else flat.div(where.size, rounding_mode="trunc")
         if postscale_factor != 1.0:
             flat = flat * postscale_factor
         for tensor, part in zip(chosen, flat.split([tensor.numel() for tensor in chosen]), strict=True):
             tensor.copy_(part.reshape(tensor.shape))
     return list(tensors)
+
+
+def _compressed(
+    exchange: Callable[[list[torch.Tensor]], list[torch.Tensor]], tensors: Sequence[torch.Tensor], compression: Any
+) -> list[torch.Tensor]:
+    """Exchange tensors in the form that a compressor gives them."""
+    sent = [compression.compress(tensor) for tensor in tensors]
+    found = exchange([tensor for tensor, _ in sent])
+    return [compression.decompress(tensor, note) for tensor, (_, note) in zip(found, sent, strict=True)]
 
 
 def _op(average: bool | None, op: int | None) -> int:
@@ -118,21 +131,55 @@ def _op(average: bool | None, op: int | None) -> int:
     return how
 
 
+@torch.no_grad()
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None = None, op: int = Average, process_set: Any = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Begin to add up sparse tensors of all processes; what is returned has to be called for the result.
+
+    Args:
+        tensor: In the layout `torch.sparse_coo`, of the same shape and type and with as many sparse dimensions in each
+            process.
+        name: Taken and not needed.
+        op: Average or Sum.
+        process_set: The processes that take part.
+
+    Raises:
+        ValueError: `init` has not been called, the tensor is not sparse, or ``op`` is another one.
+        HorovodInternalError: The exchange failed.
+    """
+    where = members(process_set)
+    if op not in (Average, Sum):
+        raise ValueError(f"sparse_allreduce_async has no op {op}: use hvd.Average or hvd.Sum")
+    if tensor.layout != torch.sparse_coo:
+        raise ValueError(
+            "sparse_allreduce_async takes tensors in the layout torch.sparse_coo: use hvd.allreduce for dense ones"
+        )
+    own = tensor.detach().coalesce()
+    indices = gather_rows(own.indices().t().contiguous(), where).t()
+    values = gather_rows(own.values(), where)
+    combined = values / where.size if op == Average else values
+    # Checked, since another process may have given a tensor of another shape.
+    result = torch.sparse_coo_tensor(indices, combined, own.shape, check_invariants=True).coalesce()
+    return lambda: result
+
+
 # --------------------------------------------------------------------------- all into shares of one
 def reducescatter(
     tensor: torch.Tensor, name: str | None = None, compression: Any = Compression.none, op: int = Average,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: Any = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Return this process's rows of the mean of a tensor over all processes, or of the sum.
 
-    Where rows cannot be shared out evenly, the first processes get one more each. What flows back is the gradient of
-    the losses of all processes together: what each has of its rows, divided by the number of processes for a mean.
+    Where rows cannot be shared out evenly, the first processes get one more each. What flows back are the gradients of
+    all rows, put together by `allgather`; for a sum they are multiplied by the number of processes.
 
     Args:
         tensor: ``[N, ...]``, of the same shape and type in each process.
         name: Taken and not needed: processes call in the same order.
-        compression: How floats travel.
+        compression: How values travel, as in `allreduce`.
         op: Average or Sum.
+        process_set: The processes that take part.
         prescale_factor: What values are multiplied by before.
         postscale_factor: And after.
 
@@ -140,17 +187,19 @@ def reducescatter(
         ``[rows, ...]``, which may be none.
 
     Raises:
-        ValueError: `init` has not been called, ``op`` is another one, or the tensor is a scalar.
+        ValueError: `init` has not been called, ``op`` is another one, the tensor is a scalar, or this process is not in
+            the set.
+        HorovodInternalError: The exchange failed.
     """
-    return grouped_reducescatter([tensor], name, compression, op, prescale_factor, postscale_factor)[0]
+    return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
 
 
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor], name: str | None = None, compression: Any = Compression.none, op: int = Average,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: Any = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Do what `reducescatter` does with several tensors at once, which costs less than one after another."""
-    place()
+    where = members(process_set)
     if op not in (Average, Sum):
         raise ValueError(f"reducescatter has no op {op}: use hvd.Average or hvd.Sum")
     for tensor in tensors:
@@ -159,25 +208,26 @@ def grouped_reducescatter(
 
     def shares(parts: list[torch.Tensor]) -> list[torch.Tensor]:
         whole = grouped_allreduce_(
-            [part.clone() for part in parts], None, name, op, prescale_factor, postscale_factor,
-            compression=compression,
+            [part.clone() for part in parts], None, name, op, prescale_factor, postscale_factor, process_set
         )
-        return [_own_rows(one).clone() for one in whole]
+        return [_own_rows(one, where).clone() for one in whole]
 
     def back(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        factor = prescale_factor * postscale_factor / (size() if op == Average else 1)
-        return [_gathered(gradient) * factor for gradient in gradients]
+        factor = prescale_factor * postscale_factor * (where.size if op == Sum else 1)
+        return [gather_rows(gradient, where) * factor for gradient in gradients]
 
-    return exchanged(shares, back, tensors)
+    return _compressed(lambda sent: exchanged(shares, back, sent), tensors, compression)
 
 
-def _own_rows(whole: torch.Tensor) -> torch.Tensor:
-    each, more = divmod(whole.shape[0], size())
-    return whole.narrow(0, rank() * each + min(rank(), more), each + (rank() < more))
+def _own_rows(whole: torch.Tensor, where: Members) -> torch.Tensor:
+    each, more = divmod(whole.shape[0], where.size)
+    return whole.narrow(0, where.rank * each + min(where.rank, more), each + (where.rank < more))
 
 
 # --------------------------------------------------------------------------- all to all, one to all
-def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: Any = global_process_set
+) -> torch.Tensor:
     """Return the tensors of all processes, one behind the other along dimension 0, in which they may differ.
 
     Of gradients a process gets its own rows of the mean over all.
@@ -185,42 +235,38 @@ def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
     Args:
         tensor: ``[N, ...]``; a scalar counts as ``[1]``.
         name: Taken and not needed.
+        process_set: The processes that take part.
+
+    Raises:
+        ValueError: `init` has not been called, or this process is not in the set.
+        HorovodInternalError: The exchange failed.
     """
-    place()
+    where = members(process_set)
     own = tensor.reshape(1) if tensor.dim() == 0 else tensor
 
     def back(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        before = sum(allgather_object(own.shape[0])[: rank()])
-        return [allreduce(gradients[0]).narrow(0, before, own.shape[0])]
+        before = sum(gather_objects(own.shape[0], where)[: where.rank])
+        return [allreduce(gradients[0], process_set=process_set).narrow(0, before, own.shape[0])]
 
-    return exchanged(lambda parts: [_gathered(parts[0])], back, [own])[0]
+    return exchanged(lambda parts: [gather_rows(parts[0], where)], back, [own])[0]
 
 
-def grouped_allgather(tensors: Sequence[torch.Tensor], name: str | None = None) -> list[torch.Tensor]:
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: Any = global_process_set
+) -> list[torch.Tensor]:
     """Return what `allgather` returns of each of several tensors, gradients included.
 
     Args:
         tensors: Of each ``[N, ...]``; the number of tensors is the same in each process.
         name: Taken and not needed.
+        process_set: The processes that take part.
     """
-    return [allgather(tensor, name) for tensor in tensors]
-
-
-def _gathered(own: torch.Tensor) -> torch.Tensor:
-    group = place().group
-    if group is None:
-        return own.clone()
-    lengths: list[Any] = [0] * size()
-    dist.all_gather_object(lengths, own.shape[0], group=group)
-    padded = own.new_zeros((max(lengths), *own.shape[1:]))
-    padded[: own.shape[0]] = own
-    parts = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(parts, padded, group=group)
-    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+    return [allgather(tensor, name, process_set) for tensor in tensors]
 
 
 def alltoall(
-    tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None = None, name: str | None = None
+    tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None = None, name: str | None = None,
+    process_set: Any = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Give each process its rows of a tensor, and return the rows that all of them have given this one.
 
@@ -228,40 +274,32 @@ def alltoall(
         tensor: ``[N, ...]``; all but N is the same in each process.
         splits: Rows for each process, ``[processes]``; None for as many for each.
         name: Taken and not needed.
+        process_set: The processes that take part.
 
     Returns:
         The rows, by the processes that gave them; with ``splits`` a pair of them and of how many each gave, int32
         ``[processes]``.
 
     Raises:
-        ValueError: The rows cannot be shared out so.
+        ValueError: The rows cannot be shared out so, `init` has not been called, or this process is not in the set.
+        HorovodInternalError: The exchange failed.
     """
-    given = _rows_for_each(tensor, splits)
-    group, rows = place().group, given
-    if group is not None:
-        counts = torch.empty(size(), dtype=torch.int64)
-        dist.all_to_all_single(counts, torch.tensor(given), group=group)
-        rows = counts.tolist()
+    where = members(process_set)
+    given = _rows_for_each(tensor, splits, where.size)
+    rows = count_received(given, where)
     received = exchanged(
-        lambda parts: [_dealt(parts[0], rows, given)], lambda gradients: [_dealt(gradients[0], given, rows)], [tensor],
+        lambda parts: [deal_rows(parts[0], rows, given, where)],
+        lambda gradients: [deal_rows(gradients[0], given, rows, where)], [tensor],
     )[0]
     return received if splits is None else (received, torch.tensor(rows, dtype=torch.int32))
 
 
-def _dealt(own: torch.Tensor, received: list[int], given: list[int]) -> torch.Tensor:
-    """Return rows that all processes have given this one, which gives its own ones to all."""
-    group = place().group
-    if group is None:
-        return own.clone()
-    result = own.new_empty((sum(received), *own.shape[1:]))
-    dist.all_to_all_single(result, own.contiguous(), received, given, group=group)
-    return result
-
-
-def _rows_for_each(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None) -> list[int]:
+def _rows_for_each(
+    tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None, count: int
+) -> list[int]:
     if tensor.dim() == 0:
         raise ValueError("alltoall takes a tensor with a first dimension, whose rows it shares out; got a scalar")
-    rows, count = tensor.shape[0], size()
+    rows = tensor.shape[0]
     if splits is None:
         if rows % count:
             raise ValueError(f"alltoall: {rows} rows cannot be shared out evenly to {count} processes; give splits")
@@ -276,62 +314,61 @@ def _rows_for_each(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """Return an object of each process, by their numbers; objects are pickled."""
-    group = place().group
-    found: list[Any] = [obj] * size()
-    if group is not None:
-        dist.all_gather_object(found, obj, group=group)
-    return found
+    return gather_objects(obj, members(global_process_set))
 
 
-def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = global_process_set
+) -> torch.Tensor:
     """Return the tensor of one process, in all; it gets the mean of their gradients, and the others get zeros.
 
     Args:
         tensor: One of the same shape and type in each.
-        root_rank: Whose.
+        root_rank: Whose: its number among all processes, also in a set of some.
         name: Taken and not needed.
+        process_set: The processes that take part.
+
+    Raises:
+        ValueError: `init` has not been called, or this process or that one is not in the set.
+        HorovodInternalError: The exchange failed.
     """
     def back(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        mean = allreduce(gradients[0])
+        mean = allreduce(gradients[0], process_set=process_set)
         return [mean if rank() == root_rank else torch.zeros_like(mean)]
 
-    return exchanged(lambda parts: [broadcast_(parts[0].clone(), root_rank, name)], back, [tensor])[0]
+    return exchanged(lambda parts: [broadcast_(parts[0].clone(), root_rank, name, process_set)], back, [tensor])[0]
 
 
 @torch.no_grad()
-def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = global_process_set
+) -> torch.Tensor:
     """Do what `broadcast` does, in place; return the tensor."""
-    group = place().group
-    _check_root(root_rank)
-    if group is not None:
-        sent = tensor.contiguous()
-        dist.broadcast(sent, root_rank, group=group)
-        if sent is not tensor:
-            tensor.copy_(sent)
+    where = _members_with(root_rank, process_set)
+    send_to_all(tensor, root_rank, where)
     return tensor
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = global_process_set
+) -> Any:
     """Return the object of one process, in all; it is pickled."""
-    group = place().group
-    _check_root(root_rank)
-    found = [obj]
-    if group is not None:
-        dist.broadcast_object_list(found, root_rank, group=group)
-    return found[0]
+    return send_object_to_all(obj, root_rank, _members_with(root_rank, process_set))
 
 
-def _check_root(root_rank: int) -> None:
+def _members_with(root_rank: int, process_set: Any) -> Members:
+    where = members(process_set)
     if not 0 <= root_rank < size():
         raise ValueError(f"root_rank {root_rank} is no process: they are numbered from 0 to {size() - 1}")
+    if root_rank not in where.ranks:
+        raise ValueError(f"root_rank {root_rank} is not in {process_set}: it is a number among all processes")
+    return where
 
 
 # --------------------------------------------------------------------------- waiting
-def barrier() -> None:
-    """Wait until all processes have come here."""
-    group = place().group
-    if group is not None:
-        dist.barrier(group=group)
+def barrier(process_set: Any = global_process_set) -> None:
+    """Wait until all processes of a set have come here."""
+    wait_for_all(members(process_set))
 
 
 def join(device: int = -1) -> int:
@@ -352,97 +389,3 @@ def join(device: int = -1) -> int:
     last = int(store.get("horovod/last"))
     barrier()  # nobody begins another join before all have read
     return last
-
-
-# --------------------------------------------------------------------------- asynchronous forms
-def _later(value: Any) -> int:
-    """Return a handle to the result of an exchange, which is done when it begins."""
-    global _next_handle
-    _next_handle += 1
-    _pending[_next_handle] = value
-    return _next_handle
-
-
-def allreduce_async(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> int:
-    """Begin an `allreduce`; `synchronize` gives its result."""
-    return _later(allreduce(tensor, *args, **kwargs))
-
-
-def allreduce_async_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> int:
-    """Begin an `allreduce_`."""
-    return _later(allreduce_(tensor, *args, **kwargs))
-
-
-def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> int:
-    """Begin a `grouped_allreduce`."""
-    return _later(grouped_allreduce(tensors, *args, **kwargs))
-
-
-def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> int:
-    """Begin a `grouped_allreduce_`."""
-    return _later(grouped_allreduce_(tensors, *args, **kwargs))
-
-
-def reducescatter_async(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> int:
-    """Begin a `reducescatter`."""
-    return _later(reducescatter(tensor, *args, **kwargs))
-
-
-def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> int:
-    """Begin a `grouped_reducescatter`."""
-    return _later(grouped_reducescatter(tensors, *args, **kwargs))
-
-
-def allgather_async(tensor: torch.Tensor, name: str | None = None) -> int:
-    """Begin an `allgather`."""
-    return _later(allgather(tensor, name))
-
-
-def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: str | None = None) -> int:
-    """Begin a `grouped_allgather`."""
-    return _later(grouped_allgather(tensors, name))
-
-
-def alltoall_async(
-    tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None = None, name: str | None = None
-) -> int:
-    """Begin an `alltoall`."""
-    return _later(alltoall(tensor, splits, name))
-
-
-def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> int:
-    """Begin a `broadcast`."""
-    return _later(broadcast(tensor, root_rank, name))
-
-
-def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> int:
-    """Begin a `broadcast_`."""
-    return _later(broadcast_(tensor, root_rank, name))
-
-
-def poll(handle: int) -> bool:
-    """Return whether an exchange is done.
-
-    Raises:
-        ValueError: There is no such exchange.
-    """
-    _check_handle(handle)
-    return True
-
-
-def synchronize(handle: int) -> Any:
-    """Wait for an exchange, and return its result.
-
-    Args:
-        handle: What has begun it returned; used once.
-
-    Raises:
-        ValueError: There is no such exchange.
-    """
-    _check_handle(handle)
-    return _pending.pop(handle)
-
-
-def _check_handle(handle: int) -> None:
-    if handle not in _pending:
-        raise ValueError(f"there is no exchange with the handle {handle}, or its result has been taken")

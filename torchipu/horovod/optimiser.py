@@ -8,8 +8,18 @@ from typing import Any
 
 import torch
 
-from torchipu.horovod.exchange import Average, Compression, broadcast_, broadcast_object, grouped_allreduce_
-from torchipu.horovod.processes import place, rank
+from torchipu.horovod.compression import Compression
+from torchipu.horovod.exchange import (
+    Average,
+    Max,
+    broadcast_,
+    broadcast_object,
+    grouped_allreduce,
+    grouped_allreduce_,
+    sparse_allreduce_async,
+)
+from torchipu.horovod.process_sets import global_process_set, members
+from torchipu.horovod.processes import rank
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int) -> None:
@@ -33,12 +43,15 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], 
             broadcast_(value.detach(), root_rank)
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) -> None:
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
     """Give all processes the states and values of one process's optimiser.
 
     Args:
         optimizer: Of the same kind and parameters in each.
         root_rank: Whose.
+        model: Taken and not needed: states that are not there yet come from that process.
     """
     state = broadcast_object(optimizer.state_dict() if rank() == root_rank else None, root_rank)
     if rank() != root_rank:
@@ -49,25 +62,43 @@ class _Distributed:
     """What `DistributedOptimizer` adds to the class of an optimiser."""
 
     _how: dict[str, Any]
+    _compression: Any
+    _sparse_as_dense: bool
     param_groups: list[dict[str, Any]]
 
     def synchronize(self) -> None:
-        """Combine the gradients of all processes, in place.
+        """Combine the gradients of all processes of the set, in place; in a process that is not in it, do nothing.
 
-        A parameter without a gradient counts as zero in this process, if another one has a gradient of it.
+        A parameter without a gradient counts as zero in this process, if another one has a gradient of it. A gradient
+        that is sparse in one process is sparse in all.
         """
-        if place().group is not None:
-            parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-            has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-            grouped_allreduce_([has], op=1)
-            chosen = [p for p, count in zip(parameters, has.tolist(), strict=True) if count]
-            for parameter in chosen:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                elif parameter.grad.is_sparse:
-                    parameter.grad = parameter.grad.to_dense()
-            if chosen:
-                grouped_allreduce_([p.grad for p in chosen], **self._how)
+        process_set = self._how["process_set"]
+        if not process_set.included() or members(process_set).group is None:
+            return
+        parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        # What the gradients are in any process: none, dense, or sparse in so many dimensions.
+        kinds = torch.tensor([_kind_of(p.grad) for p in parameters], dtype=torch.int32)
+        grouped_allreduce_([kinds], op=Max, process_set=process_set)
+        dense = []
+        for parameter, kind in zip(parameters, kinds.tolist(), strict=True):
+            if kind > 1:
+                parameter.grad = self._sparse_sum(parameter, kind - 1)
+            elif kind:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                dense.append(parameter.grad)
+        if dense:
+            combined = grouped_allreduce(dense, compression=self._compression, **self._how)
+            for gradient, result in zip(dense, combined, strict=True):
+                gradient.copy_(result)
+
+    def _sparse_sum(self, parameter: torch.Tensor, num_sparse: int) -> torch.Tensor:
+        own = parameter.grad
+        if own is None or own.layout == torch.strided:
+            own = (torch.zeros_like(parameter) if own is None else own).to_sparse(num_sparse)
+        if self._sparse_as_dense:
+            combined = grouped_allreduce([own.to_dense()], compression=self._compression, **self._how)
+            return combined[0].to_sparse(num_sparse)
+        return sparse_allreduce_async(own, op=self._how["op"], process_set=self._how["process_set"])()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -94,29 +125,64 @@ class _Distributed:
         return loss
 
 
+def _kind_of(gradient: torch.Tensor | None) -> int:
+    return 0 if gradient is None else 1 if gradient.layout == torch.strided else 1 + gradient.sparse_dim()
+
+
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
     optimizer: torch.optim.Optimizer, named_parameters: Any = None, compression: Any = Compression.none,
     backward_passes_per_step: int = 1, op: int = Average, gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
+    num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False, process_set: Any = global_process_set,
 ) -> Any:
     """Return an optimiser like another one, which first combines the gradients of all processes in its ``step``.
 
     Args:
         optimizer: The other one; its states and parameters are shared.
-        named_parameters: Taken and not needed.
-        compression: How gradients travel.
-        backward_passes_per_step: Taken and not needed: what has been summed up by the time of a step is combined.
+        named_parameters: Pairs of names and parameters, such as ``model.named_parameters()``; they are checked, and
+            not needed.
+        compression: How gradients travel, as in `allreduce`.
+        backward_passes_per_step: How many gradients are summed up in a step: not needed, since what has been summed up
+            by the time of a step is combined.
         op: Average or Sum.
         gradient_predivide_factor: By how much gradients are divided before they are summed, and multiplied after.
         num_groups: Taken and not needed: all gradients go together.
         groups: The same.
-        sparse_as_dense: Whether gradients may be sparse, which are exchanged as dense ones.
+        sparse_as_dense: Whether sparse gradients are exchanged as dense ones; they come back sparse.
+        process_set: The processes whose gradients are combined; others go on by themselves.
+
+    Raises:
+        ValueError: A name is missing or comes twice, ``backward_passes_per_step`` is no positive number, or
+            ``gradient_predivide_factor`` is given with another ``op`` than Average.
     """
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average: divide the gradients yourself")
+    if backward_passes_per_step <= 0:
+        raise ValueError(f"backward_passes_per_step must be > 0, got {backward_passes_per_step}")
+    if named_parameters is not None:
+        _check_names(list(named_parameters), optimizer)
     kind = type(f"Distributed{type(optimizer).__name__}", (_Distributed, type(optimizer)), {})
     twin: Any = object.__new__(kind)
     twin.__dict__.update(optimizer.__dict__)
+    twin._compression, twin._sparse_as_dense = compression, sparse_as_dense
     twin._how = {
-        "op": op, "compression": compression, "prescale_factor": 1 / gradient_predivide_factor,
-        "postscale_factor": gradient_predivide_factor,
+        "op": op, "prescale_factor": 1 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
+        "process_set": process_set,
     }
     return twin
+
+
+def _check_names(named: list[Any], optimizer: torch.optim.Optimizer) -> None:
+    if any(not isinstance(entry, tuple) for entry in named):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually model.named_parameters()"
+        )
+    names = [name for name, _ in named]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}")
+    known = {id(parameter) for _, parameter in named}
+    shapes = [tuple(p.shape) for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
+    if shapes:
+        raise ValueError(
+            "named_parameters was specified, but one or more model parameters were not named: the optimiser has others "
+            f"of shape {', '.join(map(str, shapes))}"
+        )

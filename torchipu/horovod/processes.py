@@ -44,13 +44,11 @@ class Place:
 _place: Place | None = None
 
 
-def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Find the other processes: those of torch.distributed's group where there is one, or of the launcher.
+def enter(comm: Any = None) -> None:
+    """Find the other processes, which `init` does.
 
     Args:
-        comm: Numbers of processes, if only these are to exchange values: all of them, or None. Of a communicator of
-            mpi4py, that of all processes.
-        process_sets: None or an empty list: all processes are one set.
+        comm: As `init` has it.
 
     Raises:
         ValueError: Only some processes are asked for.
@@ -60,9 +58,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     started = launched()
     count = dist.get_world_size() if dist.is_initialized() else started.size if started is not None else 1
     asked = comm.Get_size() if hasattr(comm, "Get_size") else len(comm or range(count))
-    if asked != count or process_sets:
+    if asked != count:
         raise ValueError(
-            f"hvd.init: all {count} processes are one set. Exchange in a part of them by torch.distributed.new_group"
+            f"hvd.init: {asked} of {count} processes cannot go without the others. Call it in all of them, and "
+            "exchange in a part of them by hvd.init(process_sets=[hvd.ProcessSet(ranks)])"
         )
     if _place is not None:
         return
@@ -79,8 +78,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     _place = Place(group, group.rank(), tuple(hosts))
 
 
-def shutdown() -> None:
-    """Undo `init`; a group that the program itself has made stays."""
+def leave() -> None:
+    """Undo `enter`; a group that the program itself has made stays."""
     global _place
     _place = None
     end()

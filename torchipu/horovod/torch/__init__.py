@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from torchipu.horovod.batch_norm import SyncBatchNorm
-from torchipu.horovod.exchange import Compression, allgather_object, broadcast_object
+from torchipu.horovod.compression import Compression
+from torchipu.horovod.exchange import allgather_object, broadcast_object
 from torchipu.horovod.optimiser import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
 from torchipu.horovod.torch import mpi_ops
 from torchipu.horovod.torch.mpi_ops import *  # noqa: F403
@@ -25,17 +26,9 @@ __all__ = [
 ]
 
 _NO_TIMELINE = "torch.profiler shows what the host does, torchipu's report what the IPU does"
-_ONE_SET = "all processes are one set. Exchange in a part of them by torch.distributed.new_group"
-_DENSE = "exchange dense tensors by hvd.allreduce, with Average or Sum"
 _INSTEAD = {
     "elastic": "processes neither come nor go while a program runs. Write checkpoints; start it again from the last",
-    "ProcessSet": _ONE_SET,
-    "add_process_set": _ONE_SET,
-    "remove_process_set": _ONE_SET,
-    "global_process_set": _ONE_SET,
-    "process_sets": _ONE_SET,
-    "sparse_allreduce_async": _DENSE,
-    "Adasum": _DENSE,
+    "Adasum": "combine gradients by Average or Sum",
     "start_timeline": _NO_TIMELINE,
     "stop_timeline": _NO_TIMELINE,
 }

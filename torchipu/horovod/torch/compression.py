@@ -1,5 +1,5 @@
-"""``horovod.torch.compression``: how floats may travel."""
+"""``horovod.torch.compression``: how values may travel."""
 
-from torchipu.horovod.exchange import Compression
+from torchipu.horovod.compression import Compression, Compressor, FP16Compressor, NoneCompressor
 
-__all__ = ["Compression"]
+__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]

@@ -1,0 +1,149 @@
+"""Programs of horovod in three processes, of which some exchange values; run by ``tests.distributed.forked``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+
+from tests.distributed.forked import Scenario
+from tests.distributed.instances import AT_A_PORT, error_of, under_torchrun
+
+RANKS = (0, 1, 2)
+OPS = {"mean": hvd.Average, "sum": hvd.Sum}
+
+
+def own_rows(rank: int) -> torch.Tensor:
+    """Return five rows, which three processes do not share out evenly."""
+    return torch.arange(10.0, dtype=torch.float64).reshape(5, 2) + 100 * rank
+
+
+def exchange_in_sets(rank: int) -> Any:
+    under_torchrun(rank, 3)
+    ends = hvd.ProcessSet([2, 0])
+    early = [ends.size(), ends.rank(), error_of(lambda: hvd.allreduce(torch.ones(1), process_set=ends))]
+    hvd.init(process_sets=[ends])
+    middle = hvd.add_process_set([1])
+    found = {
+        "early": early, "twice": error_of(lambda: hvd.add_process_set([0, 2])),
+        "whole": error_of(lambda: hvd.add_process_set([0, 1, 2])), "far": error_of(lambda: hvd.add_process_set([3])),
+        "all": [hvd.global_process_set.size(), hvd.global_process_set.rank(), hvd.global_process_set.included()],
+        "ends": [ends.size(), ends.rank(), ends.included()],
+    }
+    own, weight = own_rows(rank), torch.nn.Parameter(torch.zeros(1))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), process_set=ends)
+    (weight * (rank + 1)).sum().backward()
+    optimizer.step()
+    found["weight"] = weight.item()
+    if ends.included():
+        found |= {
+            "mean": hvd.allreduce(own, process_set=ends).tolist(),
+            "rows": hvd.allgather(own[: rank + 1, 0], process_set=ends).tolist(),
+            "dealt": hvd.alltoall(own[:4, 0], process_set=ends).tolist(),
+            "split": hvd.alltoall(own[:3, 0], [1, 2], process_set=ends)[1].tolist(),
+            "share": hvd.reducescatter(own[:, 0], op=hvd.Sum, process_set=ends).tolist(),
+            "root": hvd.broadcast(own[0], 2, process_set=ends).tolist(),
+            "object": hvd.broadcast_object([rank], 2, process_set=ends),
+            "outside": error_of(lambda: hvd.broadcast(own, 1, process_set=ends)),
+            "later": hvd.synchronize(hvd.allreduce_async(own[0], None, "own", hvd.Sum, process_set=ends)).tolist(),
+            "not_in": error_of(lambda: hvd.allreduce(own, process_set=middle)),
+            "gradients": gradients_of(lambda x: hvd.allgather(x, process_set=ends), rank),
+        }
+        hvd.barrier(process_set=ends)
+    else:
+        found["alone"] = hvd.allreduce(own, process_set=middle).tolist()
+    removed = [hvd.remove_process_set(ends), hvd.remove_process_set(ends), ends.size()]
+    again = hvd.add_process_set(ends)
+    hvd.shutdown()
+    return found | {"removed": removed, "again": again is ends, "after": ends.size()}
+
+
+def gradients_of(exchange: Callable[[torch.Tensor], torch.Tensor], rank: int) -> list[Any]:
+    """Return the result of an exchange and the gradient of this process's rows, which each process weighs alike not."""
+    own = own_rows(rank).requires_grad_()
+    result = exchange(own)
+    weights = torch.linspace(1, 2, result.numel(), dtype=torch.float64).reshape(result.shape)
+    (result * weights * 10**rank).sum().backward()
+    assert own.grad is not None
+    return [result.tolist(), own.grad.tolist()]
+
+
+def reduce_in_two_ways(rank: int) -> Any:
+    """Return what `allreduce` gives, and what its two halves do, for each op, with gradients."""
+    under_torchrun(rank, 3)
+    hvd.init()
+    factors = {"prescale_factor": 0.5, "postscale_factor": 3.0}
+    return {
+        name: [
+            gradients_of(lambda x, op=op: hvd.allreduce(x, op=op, **factors), rank),
+            gradients_of(lambda x, op=op: hvd.allgather(hvd.reducescatter(x, op=op, **factors)), rank),
+            gradients_of(
+                lambda x, op=op: hvd.allgather(hvd.grouped_reducescatter([x[:1], x], op=op, **factors)[1]), rank
+            ),
+        ]
+        for name, op in OPS.items()
+    }
+
+
+class Quarters:
+    """A compressor: values travel as whole quarters."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
+        return (tensor * 4).round().to(torch.int64), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: torch.dtype) -> torch.Tensor:
+        return tensor.to(ctx) / 4
+
+
+def compress(rank: int) -> Any:
+    under_torchrun(rank, 3)
+    hvd.init()
+    value, weight = torch.tensor([0.3, 1.6]), torch.nn.Parameter(torch.zeros(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), compression=Quarters, op=hvd.Sum)
+    (weight * value).sum().backward()
+    optimizer.step()
+    return {
+        "sum": hvd.allreduce(value, op=hvd.Sum, compression=Quarters).tolist(), "weight": weight.tolist(),
+        "share": hvd.reducescatter(value.repeat(2), op=hvd.Sum, compression=Quarters).tolist(),
+        "ints": hvd.allreduce(torch.tensor([3]), op=hvd.Sum, compression=hvd.Compression.fp16).tolist(),
+    }
+
+
+def train_sparsely(rank: int) -> Any:
+    """Return the weights of an embedding after a step of an optimiser that takes sparse gradients alone."""
+    under_torchrun(rank, 3)
+    hvd.init()
+    found = {}
+    for as_dense in (False, True):
+        table = torch.nn.Embedding(5, 2, sparse=True)
+        torch.nn.init.ones_(table.weight)
+        plain = torch.optim.SparseAdam(table.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(plain, table.named_parameters(), sparse_as_dense=as_dense)
+        if rank:  # the first process has no gradient
+            (table(torch.tensor([rank, 3, 3])) * rank).sum().backward()
+        optimizer.synchronize()
+        gradient = table.weight.grad
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        found[str(as_dense)] = [gradient.is_sparse, gradient.to_dense().tolist(), table.weight.tolist()]
+    return found
+
+
+def lose_a_process(rank: int) -> Any:
+    under_torchrun(rank, 3)
+    hvd.init()
+    hvd.barrier()
+    return "gone" if rank == 1 else error_of(lambda: hvd.allreduce(torch.ones(3)))
+
+
+SCENARIOS = {
+    "sets": Scenario(exchange_in_sets, RANKS, AT_A_PORT),
+    "two_ways": Scenario(reduce_in_two_ways, RANKS, AT_A_PORT),
+    "compressed": Scenario(compress, RANKS, AT_A_PORT),
+    "sparse": Scenario(train_sparsely, RANKS, AT_A_PORT),
+    "lost": Scenario(lose_a_process, RANKS, AT_A_PORT),
+}

@@ -1,0 +1,1 @@
+"""``horovod.common``: what the front ends of Horovod share."""
