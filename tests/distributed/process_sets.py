@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import horovod.torch as hvd
+import poptorch
 import torch
+import torch._dynamo  # once, for all processes
 
 from tests.distributed.forked import Scenario
 from tests.distributed.instances import AT_A_PORT, error_of, under_torchrun
@@ -133,6 +135,28 @@ def train_sparsely(rank: int) -> Any:
     return found
 
 
+EXCHANGES = {
+    "mean": hvd.allreduce, "sum": lambda x: hvd.grouped_allreduce([x, x + 1], op=hvd.Sum)[1], "rows": hvd.allgather,
+    "share": hvd.reducescatter, "dealt": lambda x: hvd.alltoall(x, [2, 2, 1])[0], "root": lambda x: hvd.broadcast(x, 1),
+    "object": lambda x: x * len(hvd.allgather_object(None)),
+}
+
+
+def exchange_in_graphs(rank: int) -> Any:
+    """Return whether what is compiled gives what eager functions do, and what a captured model is told."""
+    under_torchrun(rank, 3)
+    hvd.init()
+    found = {}
+    for name, exchange in EXCHANGES.items():
+        def between(x: torch.Tensor, exchange: Callable[[torch.Tensor], torch.Tensor] = exchange) -> torch.Tensor:
+            return exchange(x * 2).square()
+
+        found[name] = [gradients_of(between, rank), gradients_of(torch.compile(between, backend="ipu"), rank)]
+    options = poptorch.Options().showCompilationProgressBar(False).enableExecutableCaching("cache")
+    captured = poptorch.inferenceModel(lambda x: hvd.allgather(x), options)
+    return found | {"captured": error_of(lambda: captured(torch.ones(2)))}
+
+
 def lose_a_process(rank: int) -> Any:
     under_torchrun(rank, 3)
     hvd.init()
@@ -145,5 +169,6 @@ SCENARIOS = {
     "two_ways": Scenario(reduce_in_two_ways, RANKS, AT_A_PORT),
     "compressed": Scenario(compress, RANKS, AT_A_PORT),
     "sparse": Scenario(train_sparsely, RANKS, AT_A_PORT),
+    "graphs": Scenario(exchange_in_graphs, RANKS, AT_A_PORT),
     "lost": Scenario(lose_a_process, RANKS, AT_A_PORT),
 }

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.distributed.forked import Outcome, outcomes
-from tests.distributed.process_sets import OPS, RANKS, own_rows
+from tests.distributed.process_sets import EXCHANGES, OPS, RANKS, own_rows
 
 # Horovod 0.28's parameters, in their order: programs give them by position.
 SCALES = "prescale_factor postscale_factor"
@@ -79,6 +79,14 @@ def test_its_normalisation_has_horovods_arguments_before_torchs_own() -> None:
 def test_what_is_not_there_is_refused_with_what_to_do(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"no attribute '{name}', and not in torchipu's horovod: \w+"):
         getattr(hvd, name)
+
+
+def test_horovods_launcher_is_refused_with_ours() -> None:
+    import horovod
+
+    with pytest.raises(AttributeError, match="no attribute 'run', and not in torchipu's: start processes by poprun"):
+        horovod.run  # noqa: B018
+    assert not hasattr(horovod, "nothing")
 
 
 def test_arguments_by_position_reach_the_exchange(alone: None) -> None:
@@ -187,6 +195,40 @@ def test_sparse_tensors_are_added_up_by_their_own_exchange(alone: None) -> None:
         hvd.sparse_allreduce_async(sparse.to_dense(), "s", hvd.Sum)
     with pytest.raises(ValueError, match="has no op 4"):
         hvd.sparse_allreduce_async(sparse, "s", hvd.Max)
+
+
+def test_what_is_compiled_exchanges_between_its_graphs(ran: dict[str, list[Any]]) -> None:
+    for found in ran["graphs"]:
+        for name in EXCHANGES:
+            eager, compiled = found[name]
+            for one, other in zip(eager, compiled, strict=True):
+                torch.testing.assert_close(torch.tensor(other), torch.tensor(one), msg=name)
+        assert "hvd.allgather was called within a model that is captured" in found["captured"]
+
+
+def test_values_that_are_no_tensors_are_refused(alone: None) -> None:
+    for exchange in (hvd.allreduce, hvd.allgather, hvd.reducescatter, hvd.alltoall, hvd.allreduce_async):
+        with pytest.raises(TypeError, match=r"hvd\.\w+ takes tensors, got float: torch\.tensor"):
+            exchange(3.0)
+    with pytest.raises(TypeError, match="takes tensors, got int"):
+        hvd.grouped_allreduce([torch.ones(1), 3])
+    assert hvd.allreduce(torch.tensor([1 + 2j])).tolist() == [1 + 2j]
+
+
+def test_a_distributed_optimiser_is_copied_and_pickled_whole(alone: None) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    plain = torch.optim.SGD([weight], lr=0.5, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(plain, compression=hvd.Compression.fp16, backward_passes_per_step=2)
+    optimizer.set_backward_passes_per_step(3)
+    for copied in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert (type(copied).__name__, copied.backward_passes_per_step) == ("DistributedSGD", 3)
+        other = copied.param_groups[0]["params"][0]
+        assert other is not weight
+        other.grad = torch.ones(2)
+        copied.step()
+        assert other.tolist() == [0.5, 0.5]
+    with pytest.raises(ValueError, match="must be > 0, got 0"):
+        optimizer.set_backward_passes_per_step(0)
 
 
 def test_an_exchange_that_fails_raises_horovods_error(ran: dict[str, list[Any]]) -> None:

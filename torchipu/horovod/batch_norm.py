@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchipu.horovod.exchange import Sum, allreduce
 from torchipu.horovod.processes import size
-
-
-class _Summed(torch.autograd.Function):
-    """The sum of a tensor over all processes; each of them has a share in the losses of all."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return allreduce(tensor, op=Sum)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return allreduce(gradients[0], op=Sum)
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -55,14 +41,14 @@ class SyncBatchNorm(_BatchNorm):
         as_channels = [1, -1, *[1] * (input.dim() - 2)]
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         own = values.new_full((1,), input.numel() / max(1, input.shape[1]))
-        summed = _Summed.apply(torch.cat([values.sum(others), own]))
+        summed = allreduce(torch.cat([values.sum(others), own]), op=Sum)
         count = summed[-1].detach()
         if count <= 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
         mean = summed[:-1] / count
         centred = values - mean.reshape(as_channels)
         # By the differences: the mean of squares less the square of the mean loses digits where the mean is large.
-        variance = _Summed.apply(centred.square().sum(others)) / count
+        variance = allreduce(centred.square().sum(others), op=Sum) / count
         self._follow(mean.detach(), variance.detach() * count / (count - 1))
         normalised = centred * torch.rsqrt(variance + self.eps).reshape(as_channels)
         if self.weight is not None:

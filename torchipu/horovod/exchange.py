@@ -24,6 +24,7 @@ from torchipu.horovod.collectives import (
 )
 from torchipu.horovod.compression import Compression
 from torchipu.horovod.gradients import exchanged
+from torchipu.horovod.graphs import outside_of_graphs
 from torchipu.horovod.process_sets import Members, global_process_set, members
 from torchipu.horovod.processes import place, rank, size
 
@@ -37,6 +38,7 @@ _OPS = {
 
 
 # --------------------------------------------------------------------------- all into one
+@outside_of_graphs
 def allreduce(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, compression: Any = Compression.none,
     op: int | None = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
@@ -67,6 +69,7 @@ def allreduce(
     )[0]
 
 
+@outside_of_graphs
 def allreduce_(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: int | None = None,
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Any = global_process_set,
@@ -75,6 +78,7 @@ def allreduce_(
     return grouped_allreduce_([tensor], average, name, op, prescale_factor, postscale_factor, process_set)[0]
 
 
+@outside_of_graphs
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
     compression: Any = Compression.none, op: int | None = None, prescale_factor: float = 1.0,
@@ -89,6 +93,7 @@ def grouped_allreduce(
     return _compressed(lambda sent: exchanged(reduced, reduced, sent), tensors, compression)
 
 
+@outside_of_graphs
 @torch.no_grad()
 def grouped_allreduce_(
     tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None, op: int | None = None,
@@ -105,7 +110,8 @@ def grouped_allreduce_(
             flat = flat * prescale_factor
         reduce_all(flat, _OPS[how], where)
         if how == Average:
-            flat = flat / where.size if flat.is_floating_point() else flat.div(where.size, rounding_mode="trunc")
+            is_whole = not (flat.is_floating_point() or flat.is_complex())
+            flat = flat.div(where.size, rounding_mode="trunc") if is_whole else flat / where.size
         if postscale_factor != 1.0:
             flat = flat * postscale_factor
         for tensor, part in zip(chosen, flat.split([tensor.numel() for tensor in chosen]), strict=True):
@@ -131,6 +137,7 @@ def _op(average: bool | None, op: int | None) -> int:
     return how
 
 
+@outside_of_graphs
 @torch.no_grad()
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None = None, op: int = Average, process_set: Any = global_process_set
@@ -165,6 +172,7 @@ def sparse_allreduce_async(
 
 
 # --------------------------------------------------------------------------- all into shares of one
+@outside_of_graphs
 def reducescatter(
     tensor: torch.Tensor, name: str | None = None, compression: Any = Compression.none, op: int = Average,
     process_set: Any = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
@@ -194,6 +202,7 @@ def reducescatter(
     return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
 
 
+@outside_of_graphs
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor], name: str | None = None, compression: Any = Compression.none, op: int = Average,
     process_set: Any = global_process_set, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
@@ -225,6 +234,7 @@ def _own_rows(whole: torch.Tensor, where: Members) -> torch.Tensor:
 
 
 # --------------------------------------------------------------------------- all to all, one to all
+@outside_of_graphs
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: Any = global_process_set
 ) -> torch.Tensor:
@@ -251,6 +261,7 @@ def allgather(
     return exchanged(lambda parts: [gather_rows(parts[0], where)], back, [own])[0]
 
 
+@outside_of_graphs
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: Any = global_process_set
 ) -> list[torch.Tensor]:
@@ -264,6 +275,7 @@ def grouped_allgather(
     return [allgather(tensor, name, process_set) for tensor in tensors]
 
 
+@outside_of_graphs
 def alltoall(
     tensor: torch.Tensor, splits: torch.Tensor | Sequence[int] | None = None, name: str | None = None,
     process_set: Any = global_process_set,
@@ -312,11 +324,13 @@ def _rows_for_each(
     return given
 
 
+@outside_of_graphs
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """Return an object of each process, by their numbers; objects are pickled."""
     return gather_objects(obj, members(global_process_set))
 
 
+@outside_of_graphs
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = global_process_set
 ) -> torch.Tensor:
@@ -339,6 +353,7 @@ def broadcast(
     return exchanged(lambda parts: [broadcast_(parts[0].clone(), root_rank, name, process_set)], back, [tensor])[0]
 
 
+@outside_of_graphs
 @torch.no_grad()
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: Any = global_process_set
@@ -349,6 +364,7 @@ def broadcast_(
     return tensor
 
 
+@outside_of_graphs
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = global_process_set
 ) -> Any:
@@ -366,11 +382,13 @@ def _members_with(root_rank: int, process_set: Any) -> Members:
 
 
 # --------------------------------------------------------------------------- waiting
+@outside_of_graphs
 def barrier(process_set: Any = global_process_set) -> None:
     """Wait until all processes of a set have come here."""
     wait_for_all(members(process_set))
 
 
+@outside_of_graphs
 def join(device: int = -1) -> int:
     """Wait until all processes have come here, and return the one that came last.
 

@@ -20,7 +20,7 @@ class _Exchanged(torch.autograd.Function):
         """Exchange tensors."""
         ctx.back = back
         results = there(list(tensors))
-        ctx.mark_non_differentiable(*(one for one in results if not one.is_floating_point()))
+        ctx.mark_non_differentiable(*(one for one in results if not (one.is_floating_point() or one.is_complex())))
         return tuple(results)
 
     @staticmethod

@@ -64,6 +64,7 @@ class _Distributed:
     _how: dict[str, Any]
     _compression: Any
     _sparse_as_dense: bool
+    backward_passes_per_step: int
     param_groups: list[dict[str, Any]]
 
     def synchronize(self) -> None:
@@ -99,6 +100,27 @@ class _Distributed:
             combined = grouped_allreduce([own.to_dense()], compression=self._compression, **self._how)
             return combined[0].to_sparse(num_sparse)
         return sparse_allreduce_async(own, op=self._how["op"], process_set=self._how["process_set"])()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Say how many gradients are summed up in a step, as `DistributedOptimizer` does.
+
+        Args:
+            passes: How many.
+
+        Raises:
+            ValueError: It is no positive number.
+        """
+        self.backward_passes_per_step = _checked_passes(passes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has to have, which besides torch's is how gradients are combined."""
+        kept = ("_how", "_compression", "_sparse_as_dense", "backward_passes_per_step")
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc, assignment]
+        return {**state, **{name: getattr(self, name) for name in kept}}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by the class of the optimiser that it is like."""
+        return _empty_twin, (type(self).__bases__[1],), self.__getstate__()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -156,19 +178,28 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average: divide the gradients yourself")
-    if backward_passes_per_step <= 0:
-        raise ValueError(f"backward_passes_per_step must be > 0, got {backward_passes_per_step}")
     if named_parameters is not None:
         _check_names(list(named_parameters), optimizer)
-    kind = type(f"Distributed{type(optimizer).__name__}", (_Distributed, type(optimizer)), {})
-    twin: Any = object.__new__(kind)
+    twin = _empty_twin(type(optimizer))
     twin.__dict__.update(optimizer.__dict__)
+    twin.backward_passes_per_step = _checked_passes(backward_passes_per_step)
     twin._compression, twin._sparse_as_dense = compression, sparse_as_dense
     twin._how = {
         "op": op, "prescale_factor": 1 / gradient_predivide_factor, "postscale_factor": gradient_predivide_factor,
         "process_set": process_set,
     }
     return twin
+
+
+def _empty_twin(kind: type[torch.optim.Optimizer]) -> Any:
+    """Return an optimiser without parameters that is distributed and like those of a class."""
+    return object.__new__(type(f"Distributed{kind.__name__}", (_Distributed, kind), {}))
+
+
+def _checked_passes(passes: int) -> int:
+    if passes <= 0:
+        raise ValueError(f"backward_passes_per_step must be > 0, got {passes}")
+    return passes
 
 
 def _check_names(named: list[Any], optimizer: torch.optim.Optimizer) -> None:
