@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -164,11 +165,19 @@ def lose_a_process(rank: int) -> Any:
     return "gone" if rank == 1 else error_of(lambda: hvd.allreduce(torch.ones(3)))
 
 
+def join_early(rank: int) -> Any:
+    os.environ["TORCHIPU_COLLECTIVE_TIMEOUT"] = "1"
+    under_torchrun(rank, 3)
+    hvd.init()
+    return error_of(hvd.join if rank == 1 else lambda: hvd.allreduce(torch.ones(3)))
+
+
 SCENARIOS = {
     "sets": Scenario(exchange_in_sets, RANKS, AT_A_PORT),
     "two_ways": Scenario(reduce_in_two_ways, RANKS, AT_A_PORT),
     "compressed": Scenario(compress, RANKS, AT_A_PORT),
     "sparse": Scenario(train_sparsely, RANKS, AT_A_PORT),
     "graphs": Scenario(exchange_in_graphs, RANKS, AT_A_PORT),
+    "early": Scenario(join_early, RANKS, AT_A_PORT),
     "lost": Scenario(lose_a_process, RANKS, AT_A_PORT),
 }

@@ -241,6 +241,12 @@ def test_an_exchange_that_fails_raises_horovods_error(ran: dict[str, list[Any]])
         assert found.startswith("HorovodInternalError: an exchange with the other processes failed: ")
 
 
+def test_an_exchange_that_others_join_instead_of_says_so(ran: dict[str, list[Any]]) -> None:
+    for found in ran["early"]:
+        assert found.startswith("HorovodInternalError: an exchange with the other processes failed: ")
+    assert any("wait in hvd.join: 1. Exchanges of the others are not made up for" in found for found in ran["early"])
+
+
 def test_a_distributed_optimiser_checks_what_it_is_given(alone: None) -> None:
     model = torch.nn.Linear(2, 1)
     plain = torch.optim.SGD(model.parameters(), lr=1.0)

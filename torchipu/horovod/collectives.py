@@ -14,6 +14,9 @@ import torch.distributed as dist
 
 from torchipu.horovod.process_sets import Members
 
+JOINED, LAST = "horovod/joined", "horovod/last"
+"""Keys of the store: how often processes have come to `join`, and which came last."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -30,9 +33,25 @@ def _named_failures(exchange: Callable[P, T]) -> Callable[P, T]:
         try:
             return exchange(*args, **kwargs)
         except RuntimeError as error:
-            raise HorovodInternalError(f"an exchange with the other processes failed: {error}") from error
+            raise HorovodInternalError(
+                f"an exchange with the other processes failed: {error}{_told_of_join(error)}"
+            ) from error
 
     return called
+
+
+def _told_of_join(error: RuntimeError) -> str:
+    # Where a process has died, that of the store may have, too: only one that waits is asked for.
+    if "timed out" not in str(error).lower():
+        return ""
+    try:
+        waiting = int(dist.distributed_c10d._get_default_store().add(JOINED, 0)) % dist.get_world_size()
+    except (RuntimeError, ValueError):  # the store has gone
+        return ""
+    return (
+        f"\nProcesses that wait in hvd.join: {waiting}. Exchanges of the others are not made up for with zeros there, "
+        "so give all processes the same number of batches" if waiting else ""
+    )
 
 
 @_named_failures
@@ -108,3 +127,18 @@ def wait_for_all(where: Members) -> None:
     """Wait until all members have come here."""
     if where.group is not None:
         dist.barrier(group=where.group)
+
+
+@_named_failures
+def last_to_join(where: Members) -> int:
+    """Wait until all members have come here, and return the number of the one that came last."""
+    if where.group is None:
+        return where.rank
+    store = dist.distributed_c10d._get_default_store()
+    order = int(store.add(JOINED, 1))
+    if order % where.size == 0:
+        store.set(LAST, str(where.rank))
+    wait_for_all(where)
+    last = int(store.get(LAST))
+    wait_for_all(where)  # nobody begins another join before all have read
+    return last

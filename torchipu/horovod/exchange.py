@@ -17,6 +17,7 @@ from torchipu.horovod.collectives import (
     deal_rows,
     gather_objects,
     gather_rows,
+    last_to_join,
     reduce_all,
     send_object_to_all,
     send_to_all,
@@ -26,7 +27,7 @@ from torchipu.horovod.compression import Compression
 from torchipu.horovod.gradients import exchanged
 from torchipu.horovod.graphs import outside_of_graphs
 from torchipu.horovod.process_sets import Members, global_process_set, members
-from torchipu.horovod.processes import place, rank, size
+from torchipu.horovod.processes import rank, size
 
 Average, Sum, Min, Max, Product = 0, 1, 3, 4, 5
 """How `allreduce` combines values: Horovod's numbers."""
@@ -392,18 +393,14 @@ def barrier(process_set: Any = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """Wait until all processes have come here, and return the one that came last.
 
-    Processes with less data than the others must not end early: what they miss is not made up for with zeros.
+    Processes with less data than the others must not end early: what they miss is not made up for with zeros, and the
+    others' exchanges fail, which then say so.
 
     Args:
         device: Taken and not needed: tensors are the host's.
+
+    Raises:
+        ValueError: `init` has not been called.
+        HorovodInternalError: Another process exchanges something instead.
     """
-    if place().group is None:
-        return rank()
-    store = dist.distributed_c10d._get_default_store()
-    order = int(store.add("horovod/joined", 1))
-    if order % size() == 0:
-        store.set("horovod/last", str(rank()))
-    barrier()
-    last = int(store.get("horovod/last"))
-    barrier()  # nobody begins another join before all have read
-    return last
+    return last_to_join(members(global_process_set))

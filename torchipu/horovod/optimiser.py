@@ -115,7 +115,7 @@ class _Distributed:
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy has to have, which besides torch's is how gradients are combined."""
         kept = ("_how", "_compression", "_sparse_as_dense", "backward_passes_per_step")
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc, assignment]
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         return {**state, **{name: getattr(self, name) for name in kept}}
 
     def __reduce__(self) -> tuple[Any, ...]:
