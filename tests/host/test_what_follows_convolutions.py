@@ -105,7 +105,7 @@ def test_a_convolution_of_a_pixel_that_makes_the_weights_of_a_depthwise_one(
 
 
 @pytest.mark.whole
-def test_images_of_few_channels_are_read_as_they_lie_and_few_channels_in_blocks_as_blocks(
+def test_images_of_few_channels_are_made_and_read_as_they_lie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
@@ -121,7 +121,9 @@ def test_images_of_few_channels_are_read_as_they_lie_and_few_channels_in_blocks_
         wanted = copy.deepcopy(model).double()(x.double())
     torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
     moved = [name for name in names if not name.startswith(("fold", "pack"))]
-    assert moved == ["conv_blocked", "conv_blocked", "winograd", "from_blocked"]
+    # The first convolution would leave half of each block empty; the second one reads its results where they lie.
+    assert moved[-3:] == ["conv_blocked", "winograd", "from_blocked"]
+    assert "to_blocked" not in moved and "conv_blocked" not in moved[:-3]
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
