@@ -116,6 +116,23 @@ def test_half_accumulators_need_another_program() -> None:
     )
 
 
+def test_a_combined_accumulator_has_the_mean_after_the_sum_alone() -> None:
+    mean = poptorch.MeanReductionStrategy
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(2).setMeanAccumulationAndReplicationReductionStrategy(mean.Running)
+    model = Classifier()
+
+    def chosen(step: poptorch.PoplarExecutor) -> object:
+        return step.options.Training.meanAccumulationAndReplicationReductionStrategy
+
+    combined = optim.SGD(model.parameters(), lr=0.1, momentum=0.5, use_combined_accum=True)
+    assert chosen(poptorch.trainingModel(model, options, combined)) is mean.Post
+    assert options.Training.meanAccumulationAndReplicationReductionStrategy is mean.Running  # the program's own
+    model.destroy()
+    separate = optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    assert chosen(poptorch.trainingModel(model, options, separate)) is mean.Running
+
+
 def test_an_inference_model_has_no_optimiser() -> None:
     model = Classifier()
     with pytest.raises(AssertionError, match=r"setOptimizer is for models wrapped by poptorch.trainingModel"):

@@ -218,6 +218,12 @@ def test_anchor_takes_the_mode_of_the_outputs_unless_it_has_its_own() -> None:
     options.anchorTensor("b", "B", poptorch.OutputMode.All, 5)
     options.anchorTensor("c", "C", poptorch.OutputMode.EveryN, 5)
     assert options.anchored_tensors == {"a": ["A", 1, 2], "b": ["B", 2, 1], "c": ["C", 1, 5]}
+    with pytest.raises(AssertionError, match=r"anchorTensor takes a poptorch\.OutputMode, not 3"):
+        options.anchorTensor("d", "D", 3)
+    for period in (0, -1, None):
+        with pytest.raises(AssertionError, match="EveryN anchor must have output_return_period set to a positive"):
+            options.anchorTensor("d", "D", poptorch.OutputMode.EveryN, period)
+    assert "d" not in options.anchored_tensors
 
 
 def test_output_mode_is_open_until_chosen() -> None:

@@ -77,9 +77,17 @@ def check_inference(options: Options) -> None:
 
 
 def adapt_options(options: Options, optimizer: torch.optim.Optimizer) -> None:
-    """Choose the mean over half accumulators that cannot overflow, as PopTorch does."""
+    """Choose when the mean is taken, as PopTorch does: so that half accumulators cannot overflow; after the sum in SGD
+    whose accumulator is its velocity, which knows no other.
+    """
+    training = options.Training
     if _has_half_accumulators(optimizer):
-        options.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
+        training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
+    elif getattr(optimizer, "use_combined_accum", False) and (
+        training.meanAccumulationAndReplicationReductionStrategy == MeanReductionStrategy.Running
+    ):
+        logger.info("MeanReductionStrategy.Post is used: use_combined_accum has no other")
+        training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Post)
 
 
 def adapt_frozen(options: Options, optimizer: torch.optim.Optimizer) -> None:

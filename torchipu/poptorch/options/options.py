@@ -170,12 +170,8 @@ class Options(OptionsDict):
         Raises:
             AssertionError: The mode is no OutputMode, or EveryN comes without a period.
         """
-        if not isinstance(output_mode, OutputMode):
-            raise AssertionError(f"outputMode takes a poptorch.OutputMode, not {output_mode!r}")
-        if output_mode is OutputMode.EveryN:
-            if not output_return_period or not output_return_period > 0:
-                raise AssertionError("EveryN anchor must have output_return_period set to a positive number")
-        elif output_return_period is not None:
+        _check_mode("outputMode", output_mode, output_return_period)
+        if output_mode is not OutputMode.EveryN and output_return_period is not None:
             logger.info("output_return_period argument ignored with output_mode %s", output_mode)
         return self.set(output_mode=output_mode.value, output_return_period=output_return_period or 1)
 
@@ -201,11 +197,15 @@ class Options(OptionsDict):
             long_name: Its name in the graph, one of ``getTensorNames``.
             output_mode: Which micro-batches' values; None for those of the model's results.
             output_return_period: As in `outputMode`.
+
+        Raises:
+            AssertionError: The mode is no OutputMode, or the period of EveryN is no positive number.
         """
         self._check_frozen()
         if output_mode is None:
             output_mode = OutputMode(self.output_mode)
             output_return_period = self.output_return_period
+        _check_mode("anchorTensor", output_mode, output_return_period)
         if output_mode is not OutputMode.EveryN:
             output_return_period = 1
         anchors = {**self.anchored_tensors, short_name: [long_name, output_mode.value, output_return_period]}
@@ -534,3 +534,10 @@ def engine_options_of_environment() -> dict[str, str]:
         logger.warning("%s is no JSON object and is ignored", ENGINE_OPTIONS_VARIABLE)
         return {}
     return options
+
+
+def _check_mode(setter: str, mode: OutputMode, period: int | None) -> None:
+    if not isinstance(mode, OutputMode):
+        raise AssertionError(f"{setter} takes a poptorch.OutputMode, not {mode!r}")
+    if mode is OutputMode.EveryN and not (period and period > 0):
+        raise AssertionError("EveryN anchor must have output_return_period set to a positive number")
