@@ -130,16 +130,71 @@ static double FN(reduce_halves)(const uint16_t *x, int64_t n) {
   for (int64_t i = 0; i < n; i += 2048) r += FN(reduce_block)(x + i, (long)(n - i < 2048 ? n - i : 2048), TI_FOLDING_SUM, 1);
   return r;
 }
+/* Lays rows of n neighbours, `apart` from each other, beside each other: a row in each lane. */
+TI_INLINE void FN(lay_few_as)(float *beside, const float *x, int64_t apart, int64_t lanes, const int64_t n) {
+  for (int64_t lane = 0; lane < lanes; lane++)
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < n; i++) beside[i * VL + lane] = x[lane * apart + i];
+}
+#if VL == 16
+/* The same of sixteen rows that adjoin: each lane comes from one of n vectors, two of which a permutation takes. */
+TI_INLINE void FN(turn_few_as)(float *beside, const float *x, const int n) {
+  __m512 source[8];
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#pragma GCC unroll 8
+  for (int k = 0; k < n; k++) source[k] = _mm512_loadu_ps(x + k * VL);
+#pragma GCC unroll 8
+  for (int i = 0; i < n; i++) {
+    const __m512i place = _mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(n)), _mm512_set1_epi32(i));
+    __m512 column = _mm512_permutex2var_ps(source[0], place, source[n > 1]);
+#pragma GCC unroll 4
+    for (int k = 2; k < n; k += 2) {
+      const __mmask16 beyond = _mm512_cmpge_epi32_mask(place, _mm512_set1_epi32(k * VL));
+      column = _mm512_mask_mov_ps(column, beyond, _mm512_permutex2var_ps(source[k], place, source[k + 1 < n ? k + 1 : k]));
+    }
+    _mm512_storeu_ps(beside + i * VL, column);
+  }
+}
+static int FN(turn_few)(float *beside, const float *x, int64_t n) {
+  switch (n) {
+    case 2: FN(turn_few_as)(beside, x, 2); return 1;
+    case 3: FN(turn_few_as)(beside, x, 3); return 1;
+    case 4: FN(turn_few_as)(beside, x, 4); return 1;
+    case 5: FN(turn_few_as)(beside, x, 5); return 1;
+    case 6: FN(turn_few_as)(beside, x, 6); return 1;
+    case 7: FN(turn_few_as)(beside, x, 7); return 1;
+    case 8: FN(turn_few_as)(beside, x, 8); return 1;
+    default: return 0;
+  }
+}
+#else
+TI_INLINE int FN(turn_few)(float *beside, const float *x, int64_t n) { (void)beside; (void)x; (void)n; return 0; }
+#endif
+static void FN(lay_few)(float *beside, const float *x, int64_t apart, int64_t lanes, int64_t n) {
+  if (lanes == VL && apart == n && FN(turn_few)(beside, x, n)) return;
+  switch (n) {
+    case 1: FN(lay_few_as)(beside, x, apart, lanes, 1); break;
+    case 2: FN(lay_few_as)(beside, x, apart, lanes, 2); break;
+    case 3: FN(lay_few_as)(beside, x, apart, lanes, 3); break;
+    case 4: FN(lay_few_as)(beside, x, apart, lanes, 4); break;
+    case 5: FN(lay_few_as)(beside, x, apart, lanes, 5); break;
+    case 6: FN(lay_few_as)(beside, x, apart, lanes, 6); break;
+    case 7: FN(lay_few_as)(beside, x, apart, lanes, 7); break;
+    case 8: FN(lay_few_as)(beside, x, apart, lanes, 8); break;
+    default: FN(lay_few_as)(beside, x, apart, lanes, n);
+  }
+}
 /* Rows of a few values each, points or boxes: a row in each lane, for a vector of its own would be all but empty. */
 TI_INLINE void FN(reduce_few_as)(float *out, const float *x, const reduce_ints *p, int64_t begin, int64_t end, double scale, const int mode) {
   const VF start = FN(set)((float)FN(neutral)(mode));
   const int64_t n = p->total, stride = p->reduced.strides[0];
-  const int root = (int)p->root;
+  const int root = (int)p->root, adjoin = stride == 1 && p->kept.dims == 1;
   float beside[TI_REDUCE_SHORT * VL] = {0.f};
   int64_t index[TI_REDUCE_DIMS], place = FN(offset_of)(begin, &p->kept, index);
   for (int64_t row = begin; row < end; row += VL) {
     const int64_t lanes = ti_min(VL, end - row);
-    for (int64_t lane = 0; lane < lanes; lane++, place = FN(next_place)(place, &p->kept, index))
+    if (adjoin) FN(lay_few)(beside, x + row * p->kept.strides[0], p->kept.strides[0], lanes, n);
+    else for (int64_t lane = 0; lane < lanes; lane++, place = FN(next_place)(place, &p->kept, index))
       for (int64_t i = 0; i < n; i++) beside[i * VL + lane] = x[place + i * stride];
     VF a[2] = {start, start};
     for (int64_t i = 0; i < n; i++) a[i & 1] = FN(combine)(a[i & 1], FN(load)(beside + i * VL), mode);
@@ -161,6 +216,23 @@ static void FN(reduce_few)(float *out, const float *x, const reduce_ints *p, int
   }
 #undef TI_CASE
 }
+/* Rows of neighbours that are reduced at once. */
+TI_INLINE void FN(reduce_each_as)(float *out, const float *x, int64_t apart, const reduce_ints *p, int64_t begin, int64_t end, double scale, const int mode) {
+  const long n = (long)p->total;
+  const int root = (int)p->root;
+  for (int64_t item = begin; item < end; item++) {
+    const double r = FN(combine1)(FN(neutral)(mode), FN(reduce_block)(x + item * apart, n, mode, 0), FN(joining)(mode)) * scale;
+    out[item] = (float)(root ? sqrt(r) : r);
+  }
+}
+static void FN(reduce_each)(float *out, const float *x, int64_t apart, const reduce_ints *p, int64_t begin, int64_t end, double scale) {
+#define TI_CASE(m) case TI_FOLDING_##m: FN(reduce_each_as)(out, x, apart, p, begin, end, scale, TI_FOLDING_##m); break;
+  switch (p->folding) {
+    TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
+    default: FN(reduce_each_as)(out, x, apart, p, begin, end, scale, TI_FOLDING_LARGEST_MAGNITUDE);
+  }
+#undef TI_CASE
+}
 TI_KERNEL(reduce_rows) {
   (void)scratch;
   const reduce_ints *const p = (const reduce_ints *)ints;
@@ -177,6 +249,10 @@ TI_KERNEL(reduce_rows) {
     const int64_t stride = reduced->strides[0], apart = p->kept.strides[0];
     if (!is_half && (total <= TI_REDUCE_FEW || (total <= TI_REDUCE_SHORT && stride != 1))) {
       FN(reduce_few)((float *)args[0], x, p, begin, end, scale);
+      return TI_OK;
+    }
+    if (p->kept.dims == 1 && !is_half && stride == 1 && total <= 2048) {
+      FN(reduce_each)((float *)args[0], x, apart, p, begin, end, scale);
       return TI_OK;
     }
     for (int64_t item = begin; item < end && p->kept.dims == 1; item++) {
