@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -166,9 +167,12 @@ def lose_a_process(rank: int) -> Any:
 
 
 def join_early(rank: int) -> Any:
-    os.environ["TORCHIPU_COLLECTIVE_TIMEOUT"] = "1"
+    # The one that joins does so first, and waits longer: what one says that gives up depends on who went before it.
+    os.environ["TORCHIPU_COLLECTIVE_TIMEOUT"] = "20" if rank == 1 else "1"
     under_torchrun(rank, 3)
     hvd.init()
+    if rank != 1:
+        time.sleep(1)
     return error_of(hvd.join if rank == 1 else lambda: hvd.allreduce(torch.ones(3)))
 
 
