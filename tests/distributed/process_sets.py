@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -166,14 +164,60 @@ def lose_a_process(rank: int) -> Any:
     return "gone" if rank == 1 else error_of(lambda: hvd.allreduce(torch.ones(3)))
 
 
-def join_early(rank: int) -> Any:
-    # The one that joins does so first, and waits longer: what one says that gives up depends on who went before it.
-    os.environ["TORCHIPU_COLLECTIVE_TIMEOUT"] = "20" if rank == 1 else "1"
+DIFFERENT: dict[str, Callable[[int], object]] = {
+    "shape": lambda rank: hvd.allreduce(torch.ones(2 + rank)),
+    "same_total": lambda rank: hvd.allreduce(torch.ones((2, 3) if rank else (3, 2))),
+    "dtype": lambda rank: hvd.allreduce(torch.ones(3, dtype=torch.float64 if rank == 2 else torch.float32)),
+    "op": lambda rank: hvd.allreduce(torch.ones(3), op=hvd.Max if rank else hvd.Sum),
+    "factor": lambda rank: hvd.allreduce(torch.ones(3), prescale_factor=float(rank)),
+    "rows": lambda rank: hvd.allgather(torch.ones(2, 3 + rank)),
+    "number": lambda rank: hvd.grouped_allreduce([torch.ones(1)] * (1 + rank)),
+    "dealt": lambda rank: hvd.alltoall(torch.ones(3, 1 + rank)),
+    "sent": lambda rank: hvd.broadcast(torch.ones(3 + rank), 0),
+    "root": lambda rank: hvd.broadcast(torch.ones(3), rank),
+    "object": lambda rank: hvd.broadcast_object("all", rank),
+    "other": lambda rank: hvd.broadcast(torch.ones(3), 0) if rank else hvd.reducescatter(torch.ones(3)),
+    "gathered": lambda rank: hvd.allgather_object(3) if rank else hvd.allgather(torch.ones(3)),
+    "barrier": lambda rank: hvd.barrier() if rank else hvd.allreduce(torch.ones(3)),
+    "set": lambda rank: hvd.add_process_set([0, 1 + rank % 2]),
+    "joined": lambda rank: hvd.join() if rank == 1 else hvd.broadcast(torch.ones(3), 0),
+    "joined_max": lambda rank: hvd.join() if rank == 1 else hvd.allreduce(torch.ones(3), op=hvd.Max),
+}
+"""Exchanges in which processes do not do the same."""
+
+
+def ask_for_different_exchanges(rank: int) -> Any:
+    """Return what each process is told, and a sum after it, which shows that nothing of it is left."""
     under_torchrun(rank, 3)
     hvd.init()
-    if rank != 1:
-        time.sleep(1)
-    return error_of(hvd.join if rank == 1 else lambda: hvd.allreduce(torch.ones(3)))
+    found = {}
+    for name, exchange in DIFFERENT.items():
+        found[name] = [error_of(lambda exchange=exchange: exchange(rank)), hvd.allreduce(torch.ones(2)).tolist()]
+    return found
+
+
+def come_to_an_end(rank: int) -> Any:
+    """Return what processes with one, two and three batches compute, and which of them they say came last."""
+    under_torchrun(rank, 3)
+    hvd.init()
+    found: dict[str, Any] = {"sums": [], "means": [], "rows": [], "ints": []}
+    for step in range(rank + 1):
+        own = torch.tensor([1.0, 10.0 ** rank])
+        found["sums"].append(hvd.allreduce(own, op=hvd.Sum, postscale_factor=2.0).tolist())
+        found["means"].append(hvd.allreduce(own).tolist())
+        found["rows"].append(hvd.allgather(torch.full((2, 1), rank + 10 * step)).flatten().tolist())
+        group = hvd.grouped_allreduce([own, torch.tensor([rank])], op=hvd.Sum, prescale_factor=0.5)
+        found["ints"].append([one.tolist() for one in group])
+    found["last"] = hvd.join()
+    weight, table = torch.nn.Parameter(torch.zeros(1)), torch.nn.Embedding(4, 1, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight, table.weight], lr=3.0))
+    for step in range(3 - rank):
+        optimizer.zero_grad()
+        (weight.sum() + table(torch.tensor([step])).sum()).backward()
+        optimizer.step()
+    found["again"] = hvd.join()
+    return found | {"weight": weight.item(), "table": table.weight.flatten().tolist()}
 
 
 SCENARIOS = {
@@ -182,6 +226,7 @@ SCENARIOS = {
     "compressed": Scenario(compress, RANKS, AT_A_PORT),
     "sparse": Scenario(train_sparsely, RANKS, AT_A_PORT),
     "graphs": Scenario(exchange_in_graphs, RANKS, AT_A_PORT),
-    "early": Scenario(join_early, RANKS, AT_A_PORT),
+    "different": Scenario(ask_for_different_exchanges, RANKS, AT_A_PORT),
+    "ends": Scenario(come_to_an_end, RANKS, AT_A_PORT),
     "lost": Scenario(lose_a_process, RANKS, AT_A_PORT),
 }

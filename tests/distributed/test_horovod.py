@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.distributed.forked import Outcome, outcomes
-from tests.distributed.process_sets import EXCHANGES, OPS, RANKS, own_rows
+from tests.distributed.process_sets import DIFFERENT, EXCHANGES, OPS, RANKS, own_rows
 
 # Horovod 0.28's parameters, in their order: programs give them by position.
 SCALES = "prescale_factor postscale_factor"
@@ -241,10 +241,68 @@ def test_an_exchange_that_fails_raises_horovods_error(ran: dict[str, list[Any]])
         assert found.startswith("HorovodInternalError: an exchange with the other processes failed: ")
 
 
-def test_an_exchange_that_others_join_instead_of_says_so(ran: dict[str, list[Any]]) -> None:
-    for found in ran["early"]:
-        assert found.startswith("HorovodInternalError: an exchange with the other processes failed: ")
-    assert any("wait in hvd.join: 1. Exchanges of the others are not made up for" in found for found in ran["early"])
+def test_processes_that_do_not_do_the_same_are_told_what_each_asks_for(ran: dict[str, list[Any]]) -> None:
+    told = {
+        "shape": "process 1 allreduce(float32[3], op=Average); process 2 allreduce(float32[4], op=Average)",
+        "same_total": "process 0 allreduce(float32[3, 2], op=Average); process 1 allreduce(float32[2, 3], op=Average)",
+        "dtype": "process 1 allreduce(float32[3], op=Average); process 2 allreduce(float64[3], op=Average)",
+        "op": "process 0 allreduce(float32[3], op=Sum); process 1 allreduce(float32[3], op=Max)",
+        "factor": "process 0 allreduce(float32[3], op=Average, prescale_factor=0.0); process 1 allreduce(",
+        "rows": "process 0 allgather(float32[3]); process 1 allgather(float32[4])",
+        "number": "process 0 allreduce(float32[1], op=Average); process 1 allreduce(float32[1], float32[1], op=",
+        "dealt": "process 0 alltoall(float32[1]); process 1 alltoall(float32[2]); process 2 alltoall(float32[3])",
+        "sent": "process 0 broadcast(float32[3], root_rank=0); process 1 broadcast(float32[4], root_rank=0)",
+        "root": "process 1 broadcast(float32[3], root_rank=1); process 2 broadcast(float32[3], root_rank=2)",
+        "object": "process 0 broadcast_object(root_rank=0); process 1 broadcast_object(root_rank=1)",
+        "other": "process 0 reducescatter(float32[3], op=Average); process 1 broadcast(float32[3], root_rank=0)",
+        "gathered": "process 0 allgather(float32[]); process 1 allgather_object()",
+        "barrier": "process 0 allreduce(float32[3], op=Average); process 1 barrier()",
+        "set": "process 0 add_process_set([0, 1]); process 1 add_process_set([0, 2])",
+        "joined": "no rows to allgather, and to nothing else: process 0 broadcast(float32[3], root_rank=0); process 1 ",
+        "joined_max": "to nothing else: process 0 allreduce(float32[3], op=Max); process 1 join()",
+    }
+    assert told.keys() == DIFFERENT.keys()
+    for found in ran["different"]:
+        for name, words in told.items():
+            said, after = found[name]
+            assert said.startswith("HorovodInternalError: "), name
+            assert words in said, said
+            assert after == [1.0, 1.0], name
+
+
+def test_processes_that_have_joined_give_zeros(ran: dict[str, list[Any]]) -> None:
+    steps = [  # of three processes, of the last two, of the last
+        ([6.0, 222.0], [1.0, 37.0], [0, 0, 1, 1, 2, 2], [[1.5, 55.5], [1]]),
+        ([4.0, 220.0], [2 / 3, 110 / 3], [11, 11, 12, 12], [[1.0, 55.0], [1]]),
+        ([2.0, 200.0], [1 / 3, 100 / 3], [22, 22], [[0.5, 50.0], [1]]),
+    ]
+    for rank, found in enumerate(ran["ends"]):
+        for step, (sums, means, rows, ints) in enumerate(steps[: rank + 1]):
+            assert found["sums"][step] == sums
+            assert found["means"][step] == pytest.approx(means)
+            assert found["rows"][step] == rows
+            assert found["ints"][step] == ints
+        assert (found["last"], found["again"]) == (2, 0)
+        # Each step of three, two and one process: the mean of as many ones and zeros, times the learning rate.
+        moved = [-3.0, -2.0, -1.0][: 3 - rank]
+        assert found["weight"] == pytest.approx(sum(moved))
+        assert found["table"] == pytest.approx([*moved, *[0.0] * (4 - len(moved))])
+
+
+def test_bools_are_compared_and_not_summed(alone: None) -> None:
+    given = torch.tensor([True, False])
+    assert hvd.allreduce(given, op=hvd.Max).tolist() == [True, False]
+    for op in (hvd.Average, hvd.Sum, hvd.Product):
+        with pytest.raises(TypeError, match=r"allreduce has no sums and products of bools: give tensor\.int\(\)"):
+            hvd.allreduce(given, op=op)
+    with pytest.raises(TypeError, match="reducescatter has no sums and products of bools"):
+        hvd.reducescatter(given)
+
+
+def test_factors_of_integers_are_exact(alone: None) -> None:
+    large = 2**40 + 1
+    found = hvd.allreduce(torch.tensor([large]), op=hvd.Sum, prescale_factor=2.0, postscale_factor=2.0)
+    assert found.tolist() == [4 * large]
 
 
 def test_a_distributed_optimiser_checks_what_it_is_given(alone: None) -> None:
@@ -257,7 +315,14 @@ def test_a_distributed_optimiser_checks_what_it_is_given(alone: None) -> None:
         ({"named_parameters": named[:1]}, r"not named: the optimiser has others of shape \(1,\)"),
         ({"backward_passes_per_step": 0}, "must be > 0, got 0"),
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "not supported with op != Average"),
+        ({"op": hvd.Max}, r"DistributedOptimizer has no op 4: use hvd\.Average or hvd\.Sum"),
+        ({"process_set": [0]}, r"process_set must be a hvd\.ProcessSet, got a list"),
     ):
         with pytest.raises(ValueError, match=told):
             hvd.DistributedOptimizer(plain, **more)
-    assert isinstance(hvd.DistributedOptimizer(plain, iter(named), gradient_predivide_factor=2.0), torch.optim.SGD)
+    made = hvd.DistributedOptimizer(plain, iter(named), gradient_predivide_factor=2.0)
+    assert isinstance(made, torch.optim.SGD)
+    with pytest.raises(ValueError, match="DistributedSGD is distributed already: give the optimiser that it was made"):
+        hvd.DistributedOptimizer(made)
+    with pytest.raises(TypeError, match=r"takes an optimiser of torch\.optim, got a generator"):
+        hvd.DistributedOptimizer(model.parameters())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from torchipu.horovod.exchange import Sum, allreduce
+from torchipu.horovod.exchange import allreduce
 from torchipu.horovod.processes import size
+from torchipu.horovod.reductions import Sum
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from torchipu.horovod.agreement import JOIN, Request, agree, described
 from torchipu.horovod.collectives import (
+    come_to_join,
     count_received,
     deal_rows,
+    gather_agreed_rows,
     gather_objects,
     gather_rows,
     last_to_join,
-    reduce_all,
     send_object_to_all,
     send_to_all,
     wait_for_all,
@@ -26,16 +27,9 @@ from torchipu.horovod.collectives import (
 from torchipu.horovod.compression import Compression
 from torchipu.horovod.gradients import exchanged
 from torchipu.horovod.graphs import outside_of_graphs
-from torchipu.horovod.process_sets import Members, global_process_set, members
-from torchipu.horovod.processes import rank, size
-
-Average, Sum, Min, Max, Product = 0, 1, 3, 4, 5
-"""How `allreduce` combines values: Horovod's numbers."""
-
-_OPS = {
-    Average: dist.ReduceOp.SUM, Sum: dist.ReduceOp.SUM, Min: dist.ReduceOp.MIN, Max: dist.ReduceOp.MAX,
-    Product: dist.ReduceOp.PRODUCT,
-}
+from torchipu.horovod.process_sets import global_process_set, members
+from torchipu.horovod.processes import Members, rank, size
+from torchipu.horovod.reductions import Average, Max, Min, Reduction, Sum, reduce_all
 
 
 # --------------------------------------------------------------------------- all into one
@@ -101,22 +95,20 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Any = global_process_set,
 ) -> list[torch.Tensor]:
     """Do what `grouped_allreduce` does, in place; return the tensors."""
-    how, where = _op(average, op), members(process_set)
+    how = Reduction(_op(average, op), prescale_factor, postscale_factor)
+    return _reduced("allreduce", tensors, how, members(process_set))
+
+
+def _reduced(
+    name: str, tensors: Sequence[torch.Tensor], how: Reduction, where: Members
+) -> list[torch.Tensor]:
+    """Combine tensors with those of all members, which agree on it, in place; return them."""
     if any(tensor.layout != torch.strided for tensor in tensors):
         raise ValueError("allreduce takes dense tensors: use hvd.sparse_allreduce_async, or tensor.to_dense()")
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        chosen = [tensor for tensor in tensors if tensor.dtype == dtype]
-        flat = torch.cat([tensor.reshape(-1) for tensor in chosen])
-        if prescale_factor != 1.0:
-            flat = flat * prescale_factor
-        reduce_all(flat, _OPS[how], where)
-        if how == Average:
-            is_whole = not (flat.is_floating_point() or flat.is_complex())
-            flat = flat.div(where.size, rounding_mode="trunc") if is_whole else flat / where.size
-        if postscale_factor != 1.0:
-            flat = flat * postscale_factor
-        for tensor, part in zip(chosen, flat.split([tensor.numel() for tensor in chosen]), strict=True):
-            tensor.copy_(part.reshape(tensor.shape))
+    if how.op not in (Min, Max) and any(tensor.dtype == torch.bool for tensor in tensors):
+        raise TypeError(f"{name} has no sums and products of bools: give tensor.int(), or use hvd.Min or hvd.Max")
+    agree(Request(name, described(tensors), how), where)
+    reduce_all(tensors, how, where)
     return list(tensors)
 
 
@@ -132,10 +124,7 @@ def _compressed(
 def _op(average: bool | None, op: int | None) -> int:
     if average is not None and op is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    how = op if op is not None else Average if average in (None, True) else Sum
-    if how not in _OPS:
-        raise ValueError(f"there is no op {how}: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product")
-    return how
+    return op if op is not None else Average if average in (None, True) else Sum
 
 
 @outside_of_graphs
@@ -164,8 +153,8 @@ def sparse_allreduce_async(
             "sparse_allreduce_async takes tensors in the layout torch.sparse_coo: use hvd.allreduce for dense ones"
         )
     own = tensor.detach().coalesce()
-    indices = gather_rows(own.indices().t().contiguous(), where).t()
-    values = gather_rows(own.values(), where)
+    indices = gather_rows(own.indices().t().contiguous(), where)[0].t()
+    values, _ = gather_rows(own.values(), where)
     combined = values / where.size if op == Average else values
     # Checked, since another process may have given a tensor of another shape.
     result = torch.sparse_coo_tensor(indices, combined, own.shape, check_invariants=True).coalesce()
@@ -217,14 +206,13 @@ def grouped_reducescatter(
             raise ValueError("reducescatter takes a tensor with a first dimension, which it shares out; got a scalar")
 
     def shares(parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        whole = grouped_allreduce_(
-            [part.clone() for part in parts], None, name, op, prescale_factor, postscale_factor, process_set
-        )
+        how = Reduction(op, prescale_factor, postscale_factor)
+        whole = _reduced("reducescatter", [part.clone() for part in parts], how, where)
         return [_own_rows(one, where).clone() for one in whole]
 
     def back(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         factor = prescale_factor * postscale_factor * (where.size if op == Sum else 1)
-        return [gather_rows(gradient, where) * factor for gradient in gradients]
+        return [gather_rows(gradient, where)[0] * factor for gradient in gradients]
 
     return _compressed(lambda sent: exchanged(shares, back, sent), tensors, compression)
 
@@ -254,12 +242,17 @@ def allgather(
     """
     where = members(process_set)
     own = tensor.reshape(1) if tensor.dim() == 0 else tensor
+    lengths = list[int]()
+
+    def there(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        rows, lengths[:] = gather_rows(parts[0], where)
+        return [rows]
 
     def back(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        before = sum(gather_objects(own.shape[0], where)[: where.rank])
-        return [allreduce(gradients[0], process_set=process_set).narrow(0, before, own.shape[0])]
+        mean = allreduce(gradients[0], process_set=process_set)
+        return [mean.narrow(0, sum(lengths[: where.rank]), own.shape[0])]
 
-    return exchanged(lambda parts: [gather_rows(parts[0], where)], back, [own])[0]
+    return exchanged(there, back, [own])[0]
 
 
 @outside_of_graphs
@@ -299,7 +292,7 @@ def alltoall(
     """
     where = members(process_set)
     given = _rows_for_each(tensor, splits, where.size)
-    rows = count_received(given, where)
+    rows = count_received(given, tensor, where)
     received = exchanged(
         lambda parts: [deal_rows(parts[0], rows, given, where)],
         lambda gradients: [deal_rows(gradients[0], given, rows, where)], [tensor],
@@ -393,14 +386,29 @@ def barrier(process_set: Any = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """Wait until all processes have come here, and return the one that came last.
 
-    Processes with less data than the others must not end early: what they miss is not made up for with zeros, and the
-    others' exchanges fail, which then say so.
+    Meanwhile this one gives zeros to the sums and means of the others, by which their means become smaller, and no rows
+    to what they gather: so do optimisers of theirs. Other exchanges need all processes, and fail, as do those of a set
+    of processes that this one is in.
 
     Args:
         device: Taken and not needed: tensors are the host's.
 
     Raises:
         ValueError: `init` has not been called.
-        HorovodInternalError: Another process exchanges something instead.
+        HorovodInternalError: Another process exchanges what this one cannot make up for.
     """
-    return last_to_join(members(global_process_set))
+    where = members(global_process_set)
+    come_to_join(where)
+    while (asked := agree(JOIN, where)) != JOIN:
+        _make_up_for(asked, where)
+    return last_to_join(where)
+
+
+def _make_up_for(asked: Request, where: Members) -> None:
+    """Take part in an exchange of the others without values of this process's own."""
+    if asked.how is None:
+        (dtype, shape), = asked.tensors
+        gather_agreed_rows(torch.zeros((0, *shape), dtype=getattr(torch, dtype)), where)
+    else:
+        zeros = [torch.zeros(shape, dtype=getattr(torch, dtype)) for dtype, shape in asked.tensors]
+        reduce_all(zeros, asked.how, where)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 from torchipu.horovod import exchange
 
 _pending: dict[int, Any] = {}
-_next_handle = 0
+_handles = itertools.count(1)
 
 
 def _later(value: Any) -> int:
     """Return a handle to the result of an exchange."""
-    global _next_handle
-    _next_handle += 1
-    _pending[_next_handle] = value
-    return _next_handle
+    handle = next(_handles)  # of its own, whatever threads do
+    _pending[handle] = value
+    return handle
 
 
 def _begun(whole: Callable[..., Any]) -> Callable[..., int]:

@@ -8,18 +8,12 @@ from typing import Any
 
 import torch
 
+from torchipu.horovod.agreement import KINDS, Request, agree, described
 from torchipu.horovod.compression import Compression
-from torchipu.horovod.exchange import (
-    Average,
-    Max,
-    broadcast_,
-    broadcast_object,
-    grouped_allreduce,
-    grouped_allreduce_,
-    sparse_allreduce_async,
-)
-from torchipu.horovod.process_sets import global_process_set, members
+from torchipu.horovod.exchange import broadcast_, broadcast_object, grouped_allreduce, sparse_allreduce_async
+from torchipu.horovod.process_sets import check_is_process_set, global_process_set, members
 from torchipu.horovod.processes import rank
+from torchipu.horovod.reductions import Average, Max, Reduction, Sum, reduce_all
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int) -> None:
@@ -74,12 +68,14 @@ class _Distributed:
         that is sparse in one process is sparse in all.
         """
         process_set = self._how["process_set"]
-        if not process_set.included() or members(process_set).group is None:
+        if not process_set.included() or (where := members(process_set)).group is None:
             return
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         # What the gradients are in any process: none, dense, or sparse in so many dimensions.
         kinds = torch.tensor([_kind_of(p.grad) for p in parameters], dtype=torch.int32)
-        grouped_allreduce_([kinds], op=Max, process_set=process_set)
+        largest = Reduction(Max)
+        agree(Request(KINDS, described([kinds]), largest), where)
+        reduce_all([kinds], largest, where)
         dense = []
         for parameter, kind in zip(parameters, kinds.tolist(), strict=True):
             if kind > 1:
@@ -173,9 +169,18 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         process_set: The processes whose gradients are combined; others go on by themselves.
 
     Raises:
-        ValueError: A name is missing or comes twice, ``backward_passes_per_step`` is no positive number, or
-            ``gradient_predivide_factor`` is given with another ``op`` than Average.
+        TypeError: It is no optimiser.
+        ValueError: It is distributed already, ``op`` or ``process_set`` is another one, a name is missing or comes
+            twice, ``backward_passes_per_step`` is no positive number, or ``gradient_predivide_factor`` is given with
+            another ``op`` than Average.
     """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"DistributedOptimizer takes an optimiser of torch.optim, got a {type(optimizer).__name__}")
+    if isinstance(optimizer, _Distributed):
+        raise ValueError(f"{type(optimizer).__name__} is distributed already: give the optimiser that it was made from")
+    if op not in (Average, Sum):
+        raise ValueError(f"DistributedOptimizer has no op {op}: use hvd.Average or hvd.Sum")
+    check_is_process_set(process_set)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average: divide the gradients yourself")
     if named_parameters is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +10,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from torchipu.distributed.timeouts import COLLECTIVE_TIMEOUT, seconds_of
-from torchipu.horovod.processes import Place, is_initialized, place
+from torchipu.horovod.agreement import Request, agree
+from torchipu.horovod.processes import Members, Place, is_initialized, place
 
 
 class ProcessSet:
@@ -84,26 +84,6 @@ global_process_set = _AllProcesses()
 """The set of all processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
-    """The processes of an exchange.
-
-    Attributes:
-        group: torch.distributed's; None where this process is the only one.
-        rank: Number of this process among them.
-        ranks: Their numbers among all processes.
-    """
-
-    group: ProcessGroup | None
-    rank: int
-    ranks: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return len(self.ranks)
-
-
 _added: dict[int, tuple[ProcessSet, ProcessGroup | None]] = {}
 _num_added = 0
 
@@ -120,6 +100,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     Raises:
         ValueError: `init` has not been called, a number is not that of a process, there is none, or there is such a set
             already.
+        HorovodInternalError: Other processes add another set, or exchange something instead.
     """
     global _num_added
     whole = place()
@@ -128,6 +109,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     for other, _ in _added.values():
         if other.ranks == found.ranks:
             raise ValueError(f"there is a process set of {found.ranks} already: {other}")
+    agree(Request("add_process_set", arguments=(str(found.ranks),)), members(global_process_set))
     _num_added += 1
     group = None
     if whole.group is not None:
@@ -185,6 +167,16 @@ def forget_process_sets() -> None:
     _added.clear()
 
 
+def check_is_process_set(process_set: Any) -> None:
+    """Refuse what is no set of processes.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set must be a hvd.ProcessSet, got a {type(process_set).__name__}")
+
+
 def members(process_set: Any) -> Members:
     """Return the processes of an exchange.
 
@@ -197,8 +189,7 @@ def members(process_set: Any) -> Members:
     whole = place()
     if process_set is global_process_set:
         return Members(whole.group, whole.rank, tuple(range(len(whole.hosts))))
-    if not isinstance(process_set, ProcessSet):
-        raise ValueError(f"process_set must be a hvd.ProcessSet, got a {type(process_set).__name__}")
+    check_is_process_set(process_set)
     if process_set.process_set_id not in _added:
         raise ValueError(f"{process_set} was not added: give it to hvd.init or hvd.add_process_set, in all processes")
     if not process_set.included():

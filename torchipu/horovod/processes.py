@@ -41,6 +41,26 @@ class Place:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The processes of an exchange.
+
+    Attributes:
+        group: torch.distributed's; None where this process is the only one.
+        rank: Number of this process among them.
+        ranks: Their numbers among all processes.
+    """
+
+    group: ProcessGroup | None
+    rank: int
+    ranks: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.ranks)
+
+
 _place: Place | None = None
 
 

@@ -1,5 +1,5 @@
 """``horovod.common.exceptions``: what a failed exchange raises."""
 
-from torchipu.horovod.collectives import HorovodInternalError
+from torchipu.horovod.failures import HorovodInternalError
 
 __all__ = ["HorovodInternalError"]

@@ -12,13 +12,7 @@ from torchipu.horovod.builds import (
     nccl_built,
     rocm_built,
 )
-from torchipu.horovod.collectives import HorovodInternalError
 from torchipu.horovod.exchange import (
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather,
     allreduce,
     allreduce_,
@@ -34,6 +28,7 @@ from torchipu.horovod.exchange import (
     reducescatter,
     sparse_allreduce_async,
 )
+from torchipu.horovod.failures import HorovodInternalError
 from torchipu.horovod.handles import (
     allgather_async,
     allreduce_async,
@@ -61,6 +56,7 @@ from torchipu.horovod.processes import (
     rank,
     size,
 )
+from torchipu.horovod.reductions import Average, Max, Min, Product, Sum
 
 __all__ = [
     "Average",

@@ -1,0 +1,110 @@
+"""What processes tell one another before each exchange.
+
+gloo asks for nothing: where processes give other shapes, types or sums it mixes up their memory or ends the process. A
+number that stands for what a process asks for goes round first, and what differs is an error in all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from torchipu.horovod.failures import HorovodInternalError, named_failures
+from torchipu.horovod.processes import Members
+from torchipu.horovod.reductions import Reduction
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a process is about to exchange; the same in all processes.
+
+    Attributes:
+        what: Name of the exchange.
+        tensors: Type and shape of each tensor, without sizes that may differ.
+        how: How they are combined.
+        arguments: What else has to agree, such as ``root_rank=0``.
+    """
+
+    what: str
+    tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    how: Reduction | None = None
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return it as a call, such as ``allreduce(float32[3], op=Sum)``."""
+        shown = [f"{dtype}{list(shape)}" for dtype, shape in self.tensors]
+        shown += [] if self.how is None else [str(self.how)]
+        return f"{self.what}({', '.join([*shown, *self.arguments])})"
+
+    @property
+    def is_made_up_for(self) -> bool:
+        """Whether processes in `join` give zeros, or no rows, which change nothing for the others."""
+        return self.what == KINDS or (self.what in _MADE_UP_FOR and (self.how is None or self.how.is_sum))
+
+
+JOIN = Request("join")
+"""What a process asks for that has come to its end and waits for the others."""
+KINDS = "kinds of gradients"
+"""Which gradients processes have: what an optimiser asks before it combines them."""
+_MADE_UP_FOR = frozenset(["allreduce", "allgather"])
+
+
+def described(tensors: Iterable[torch.Tensor], first: int = 0) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return types and shapes for a `Request`.
+
+    Args:
+        tensors: What is exchanged.
+        first: The first dimension that has to agree.
+    """
+    return tuple((str(one.dtype).removeprefix("torch."), tuple(one.shape[first:])) for one in tensors)
+
+
+@named_failures
+def agree(request: Request, where: Members) -> Request:
+    """Tell the other members what this process is about to exchange, and wait until they have.
+
+    Args:
+        request: What this one asks for.
+        where: The members.
+
+    Returns:
+        What is exchanged: in a process in `join`, which then takes part in it, what the others ask for.
+
+    Raises:
+        HorovodInternalError: They ask for different things, or a process in `join` cannot make up for it.
+    """
+    if where.group is None:
+        return request
+    own = torch.frombuffer(bytearray(hashlib.blake2b(str(request).encode(), digest_size=8).digest()), dtype=torch.int64)
+    digests = [torch.empty_like(own) for _ in where.ranks]
+    dist.all_gather(digests, own, group=where.group)
+    if all(torch.equal(digest, own) for digest in digests):
+        return request
+    asked: list[Request] = [request] * where.size
+    dist.all_gather_object(asked, request, group=where.group)
+    return _made_up_for(asked, where)
+
+
+def _made_up_for(asked: list[Request], where: Members) -> Request:
+    """Return what the processes that are not in `join` ask for.
+
+    Raises:
+        HorovodInternalError: That is not one thing, or nothing that others could give zeros to.
+    """
+    others = list(dict.fromkeys(request for request in asked if request != JOIN))
+    if len(others) == 1 and others[0].is_made_up_for:
+        return others[0]
+    told = "; ".join(f"process {rank} {request}" for rank, request in zip(where.ranks, asked, strict=True))
+    if len(others) == 1:
+        raise HorovodInternalError(
+            f"some processes wait in hvd.join, which gives zeros to sums and means and no rows to allgather, and to "
+            f"nothing else: {told}"
+        )
+    raise HorovodInternalError(
+        f"the processes ask for different exchanges, and none was made: {told}. All have to call the same exchanges in "
+        "the same order, with the same arguments and tensors of the same shapes and types"
+    )

@@ -1,0 +1,81 @@
+"""How tensors of all processes are combined into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from torchipu.horovod.failures import named_failures
+from torchipu.horovod.processes import Members
+
+Average, Sum, Min, Max, Product = 0, 1, 3, 4, 5
+"""Horovod's numbers."""
+
+_NAMES = {Average: "Average", Sum: "Sum", Min: "Min", Max: "Max", Product: "Product"}
+_OPS = {
+    Average: dist.ReduceOp.SUM, Sum: dist.ReduceOp.SUM, Min: dist.ReduceOp.MIN, Max: dist.ReduceOp.MAX,
+    Product: dist.ReduceOp.PRODUCT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How values are combined.
+
+    Attributes:
+        op: `Average`, `Sum`, `Min`, `Max` or `Product`.
+        prescale_factor: What values are multiplied by before.
+        postscale_factor: And after.
+
+    Raises:
+        ValueError: There is no such ``op``.
+    """
+
+    op: int
+    prescale_factor: float = 1.0
+    postscale_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no ``op``."""
+        if self.op not in _NAMES:
+            raise ValueError(f"there is no op {self.op}: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product")
+
+    def __str__(self) -> str:
+        """Return it as the arguments of an exchange, but for factors of 1."""
+        factors = {"prescale_factor": self.prescale_factor, "postscale_factor": self.postscale_factor}
+        return ", ".join([
+            f"op={_NAMES[self.op]}", *(f"{name}={factor}" for name, factor in factors.items() if factor != 1.0)
+        ])
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether zeros change nothing of the sum of all values."""
+        return self.op in (Average, Sum)
+
+
+@named_failures
+def reduce_all(tensors: Sequence[torch.Tensor], how: Reduction, where: Members) -> None:
+    """Combine each tensor with those of the other members, in place; they have to have agreed on it.
+
+    Args:
+        tensors: Of the same shapes and types in each member.
+        how: The same in each.
+        where: The members.
+    """
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        chosen = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in chosen])
+        is_whole = not (flat.is_floating_point() or flat.is_complex())
+        if how.prescale_factor != 1.0:
+            flat = (flat.double() if is_whole else flat) * how.prescale_factor
+        if where.group is not None:
+            dist.all_reduce(flat, _OPS[how.op], group=where.group)
+        if how.op == Average:
+            flat = flat.div(where.size, rounding_mode="trunc") if is_whole else flat / where.size
+        if how.postscale_factor != 1.0:
+            flat = (flat.double() if is_whole else flat) * how.postscale_factor
+        for tensor, part in zip(chosen, flat.split([tensor.numel() for tensor in chosen]), strict=True):
+            tensor.copy_(part.reshape(tensor.shape))
