@@ -20,7 +20,7 @@ SECONDS_OF_FIXTURES = {
     "tests/distributed/test_instances.py": 15, "tests/distributed/test_poprun.py": 7,
     "tests/distributed/test_splits.py": 25, "tests/examples/test_tutorial.py": 21,
     "tests/kernels/test_vector_math.py": 5, "tests/lightning/test_processes.py": 26, "tests/parts/test_grid.py": 35,
-    "tests/parts/test_over_processes.py": 35, "tests/test_data_parallel.py": 50, "tests/test_wheel.py": 6,
+    "tests/parts/test_over_processes.py": 35, "tests/data_parallel/test_two_processes.py": 50, "tests/test_wheel.py": 6,
     "tests/transformers/test_instances.py": 37,
 }
 """What processes take that fixtures of a file start, which ``tests/costs.json`` does not say of any test. Both say what

@@ -84,7 +84,7 @@ ELSEWHERE = {
                      "ipu.increment.default", "ipu.sgd.default", "ipu.adam.default", "ipu.adamw.default",
                      "ipu.rmsprop.default", "ipu.rmsprop_tf.default", "ipu.lamb.default", "ipu.lars.default"],
                     "update states in place; tests/kernels/test_update.py and tests/poptorch/test_optim.py"),
-    **dict.fromkeys([*PATTERNS, WAIT], "need other processes; tests/test_data_parallel.py"),
+    **dict.fromkeys([*PATTERNS, WAIT], "need other processes; tests/data_parallel/test_two_processes.py"),
     **dict.fromkeys(["ipu.recurrence.default", "ipu.recurrence_backward.default"],
                     "layers of LSTM, GRU and RNN; tests/ops/test_recurrent.py"),
 }
