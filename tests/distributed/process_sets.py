@@ -47,6 +47,7 @@ def exchange_in_sets(rank: int) -> Any:
             "split": hvd.alltoall(own[:3, 0], [1, 2], process_set=ends)[1].tolist(),
             "share": hvd.reducescatter(own[:, 0], op=hvd.Sum, process_set=ends).tolist(),
             "root": hvd.broadcast(own[0], 2, process_set=ends).tolist(),
+            "turned": hvd.broadcast_(own.clone().t(), 2, process_set=ends).tolist(),
             "object": hvd.broadcast_object([rank], 2, process_set=ends),
             "outside": error_of(lambda: hvd.broadcast(own, 1, process_set=ends)),
             "later": hvd.synchronize(hvd.allreduce_async(own[0], None, "own", hvd.Sum, process_set=ends)).tolist(),

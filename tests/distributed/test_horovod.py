@@ -125,6 +125,7 @@ def test_processes_of_a_set_exchange_among_themselves(ran: dict[str, list[Any]])
         assert found["split"] == [rank + 1, rank + 1]
         assert found["share"] == (ends[0] + ends[1])[:, 0].tolist()[3 * rank : 3 + 2 * rank]
         assert (found["root"], found["object"]) == (ends[1][0].tolist(), [2])
+        assert found["turned"] == ends[1].t().tolist()
         assert found["outside"].startswith("ValueError: root_rank 1 is not in ProcessSet(process_set_id=1, ")
         assert found["later"] == (ends[0] + ends[1])[0].tolist()
         assert found["not_in"].startswith(f"ValueError: process {2 * rank} is not in ProcessSet(process_set_id=2")

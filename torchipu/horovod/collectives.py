@@ -14,8 +14,8 @@ from torchipu.horovod.agreement import Request, agree, described
 from torchipu.horovod.failures import named_failures
 from torchipu.horovod.processes import Members
 
-JOINED, LAST = "horovod/joined", "horovod/last"
-"""Keys of the store: how often processes have come to `join`, and which came last."""
+JOINED = "horovod/joined"
+"""Key of the store: how often processes have come to `join`."""
 
 
 @named_failures
@@ -101,15 +101,13 @@ def wait_for_all(where: Members) -> None:
 
 
 @named_failures
-def come_to_join(where: Members) -> None:
-    """Say that this member waits for the others; the one that comes last is noted."""
-    if where.group is not None:
-        store = dist.distributed_c10d._get_default_store()
-        if int(store.add(JOINED, 1)) % where.size == 0:
-            store.set(LAST, str(where.rank))
+def come_to_join(where: Members) -> int:
+    """Return how many have come to `join` since the beginning, this member the last."""
+    return 1 if where.group is None else int(dist.distributed_c10d._get_default_store().add(JOINED, 1))
 
 
 @named_failures
-def last_to_join(where: Members) -> int:
-    """Return the number of the member that came last, once all have come; none comes again before all have read it."""
-    return where.rank if where.group is None else int(dist.distributed_c10d._get_default_store().get(LAST))
+def last_to_join(come: int, where: Members) -> int:
+    """Return the number of the member that came last, once all have come; each gives what `come_to_join` returned."""
+    order = _gathered(come, where)
+    return where.ranks[order.index(max(order))]

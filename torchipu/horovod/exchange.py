@@ -398,10 +398,10 @@ def join(device: int = -1) -> int:
         HorovodInternalError: Another process exchanges what this one cannot make up for.
     """
     where = members(global_process_set)
-    come_to_join(where)
+    come = come_to_join(where)
     while (asked := agree(JOIN, where)) != JOIN:
         _make_up_for(asked, where)
-    return last_to_join(where)
+    return last_to_join(come, where)
 
 
 def _make_up_for(asked: Request, where: Members) -> None:
