@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,17 @@ class Answer:
     values: Any
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    """Another without a dict of attributes."""
+
+    value: Any
+
+
+AROUND = Answer(3)
+AROUND.values = [AROUND, {"self": AROUND}]
+
+
 class Hidden:
     """Another, which holds a list."""
 
@@ -55,6 +69,16 @@ class Hidden:
     (Answer, "type Answer, of whose tensors PopTorch does not know: return them in a tuple, a list or a dict"),
     (lambda y: (y, Hidden(y)), r"type Hidden, .*poptorch\.registerCustomArgParser"),
     (lambda y: Answer({"all": y}), "type Answer"),
+    (lambda y: Answer(Answer([(y, 1)])), "type Answer"),
+    (Slotted, "type Slotted, of whose tensors PopTorch does not know"),
+    (lambda y: collections.deque([y]), "type deque, of whose tensors"),
+    (lambda y: {"a": y}.values(), "type dict_values, of whose tensors"),
+    (lambda y: types.MappingProxyType({"a": y}), "type mappingproxy, of whose tensors"),
+    (lambda y: collections.UserList([y]), "type UserList, of whose tensors"),
+    (lambda y: lambda: y * 2, "type function, which computes with tensors of the capture: return what it computes"),
+    (lambda y: functools.partial(torch.add, y), "type partial, which computes with tensors"),
+    (lambda y: functools.partial(torch.add, 1, other=y), "type partial, which computes with tensors"),
+    (lambda y: Answer(y).__repr__, "type method, which computes with tensors"),
 ])
 def test_results_in_which_no_tensor_can_be_replaced_are_refused(made: Any, words: str) -> None:
     model = Returning(made)
@@ -68,6 +92,7 @@ def test_results_in_which_no_tensor_can_be_replaced_are_refused(made: Any, words
 
 @pytest.mark.parametrize("made", [
     lambda y: {"y": y, "n": 3, 2: "text", "none": None}, lambda y: (y, {1, 2}, Answer(3), [y * 2]),
+    lambda y: (y, torch.relu, len, range(3), AROUND, nn.ReLU(), b"bytes", torch.float32, dataclasses),
 ])
 def test_results_of_other_types_beside_tensors_are_returned_as_they_are(made: Any) -> None:
     model, x = Returning(made), batch(4)[0]
