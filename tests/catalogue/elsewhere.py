@@ -23,7 +23,7 @@ ELSEWHERE: dict[int, tuple[str, ...]] = {
          "poptorch/test_options.py::unknown_names_are_refused_for_reading_and_writing"),
     58: ("test_options.py::bad_value_is_refused",
          "poptorch/test_options.py::refused_value_leaves_the_options_as_they_were"),
-    59: ("poptorch/test_executor_weights.py::a_second_training_wrapper_is_refused_until_destroy",
+    59: ("poptorch/test_executor_classes.py::a_second_training_wrapper_is_refused_until_destroy",
          "test_step.py::what_is_no_module_is_refused"),
     61: ("numerics/test_exceptions.py::the_error_names_op_line_block_and_micro_batch_and_nothing_is_changed",
          "numerics/test_exceptions.py::poptorch_raises_and_keeps_the_device_as_it_was"),

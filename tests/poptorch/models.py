@@ -65,3 +65,8 @@ def eager_training(
 def twin_of(model: nn.Module) -> nn.Module:
     """Return a copy that stays on the host."""
     return copy.deepcopy(model)
+
+
+def training(model: nn.Module, **more: Any) -> poptorch.PoplarExecutor:
+    """Return an executor that trains a model by `sgd`, whose arguments these are."""
+    return poptorch.trainingModel(model, options(), sgd(model, **more))

@@ -1,23 +1,18 @@
-"""Weights on the host and on the device: when they are copied, by whom, and what the user's module becomes."""
+"""Weights on the host and on the device: when they are copied, and by whom."""
 
 from __future__ import annotations
 
 import copy
-import gc
 import io
-import weakref
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 import torchipu.poptorch as poptorch
-from tests.poptorch.models import Classifier, batch, eager_training, options, sgd, twin_of
+from tests.poptorch.models import Classifier, batch, eager_training, options, sgd, training, twin_of
 
 
 class Counting(nn.Module):
@@ -30,10 +25,6 @@ class Counting(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.count += 1
         return x + self.count
-
-
-def training(model: nn.Module, **more: Any) -> poptorch.PoplarExecutor:
-    return poptorch.trainingModel(model, options(), sgd(model, **more))
 
 
 def count_copies(step: poptorch.PoplarExecutor) -> list[int]:
@@ -49,7 +40,6 @@ def count_copies(step: poptorch.PoplarExecutor) -> list[int]:
     return copies
 
 
-# --------------------------------------------------------------------------- values
 def test_ten_steps_give_the_weights_of_eager_training() -> None:
     model = Classifier()
     twin = twin_of(model)
@@ -271,317 +261,6 @@ def test_named_buffers_are_copied_alone() -> None:
     other(torch.zeros(1, 2))
     with pytest.raises(poptorch.Error, match="No named buffers marked as updatable"):
         other.copyNamedBuffersToDevice()
-
-
-# --------------------------------------------------------------------------- classes
-def test_wrapping_changes_the_classes_and_destroy_changes_them_back() -> None:
-    model = Classifier()
-    model.register_buffer("extra", torch.zeros(2))
-    parameters = list(model.parameters())
-    step = training(model)
-    assert type(model).__name__ == "PoptorchClassifier"
-    assert isinstance(model, Classifier)
-    assert all(type(parameter).__name__ == "PoptorchParameter" for parameter in model.parameters())
-    assert type(model.extra).__name__ == "PoptorchBuffer"
-    step(*batch(4))
-    trained = step.model.head.bias.detach().clone()
-    model.destroy()
-    assert type(model) is Classifier
-    assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
-    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
-    assert type(model.extra) is torch.Tensor
-    assert torch.equal(model.head.bias, trained)
-    assert not step.isCompiled()
-    step(*batch(4))
-
-
-def test_a_second_training_wrapper_is_refused_until_destroy() -> None:
-    model = Classifier()
-    step = training(model)
-    with pytest.raises(RuntimeError, match="Model has already been wrapped in 'poptorch"):
-        training(model)
-    step.destroy()
-    again = poptorch.trainingModel(step, options(), sgd(model))
-    again(*batch(4))
-
-
-def test_a_buffer_of_another_class_is_refused() -> None:
-    class Special(torch.Tensor):
-        pass
-
-    model = Classifier()
-    model.register_buffer("odd", torch.zeros(2).as_subclass(Special))
-    with pytest.raises(poptorch.Error, match=r"All buffers must be an instance of torch\.Tensor"):
-        training(model)
-
-
-def test_copies_keep_the_class_and_pickles_are_plain(tmp_path: Path) -> None:
-    model = Classifier()
-    step = training(model)
-    step(*batch(4))
-    twin = copy.deepcopy(model)
-    assert type(twin) is type(model)
-    assert type(copy.copy(model)) is type(model)
-    assert type(copy.deepcopy(model.head.bias)).__name__ == "PoptorchParameter"
-    torch.save(model.state_dict(), tmp_path / "state.pt")
-    state = torch.load(tmp_path / "state.pt", weights_only=True)
-    assert all(type(value) is torch.Tensor for value in state.values())
-    torch.testing.assert_close(dict(state), {name: value.detach() for name, value in model.named_parameters()})
-    torch.save(model, tmp_path / "model.pt")
-    found = torch.load(tmp_path / "model.pt", weights_only=False)
-    assert type(found) is Classifier
-    assert type(found.head.bias) is nn.Parameter
-    assert torch.equal(found.head.bias, model.head.bias)
-
-
-def test_an_executor_can_be_pickled(tmp_path: Path) -> None:
-    model = Classifier()
-    step = training(model)
-    x, labels = batch(4)
-    step(x, labels)
-    torch.save(step, tmp_path / "step.pt")
-    found = torch.load(tmp_path / "step.pt", weights_only=False)
-    assert torch.equal(found(x, labels)[1], step(x, labels)[1])
-
-
-def test_the_module_outlives_its_executor() -> None:
-    model = Classifier()
-    step = training(model)
-    step(*batch(4))
-    del step
-    gc.collect()
-    model(batch(4)[0])
-    model.state_dict()
-    model.destroy()
-    assert type(model) is Classifier
-
-
-@pytest.mark.parametrize("wrap", [training, poptorch.inferenceModel])
-def test_an_executor_goes_with_its_last_reference(wrap: Callable[[nn.Module], poptorch.PoplarExecutor]) -> None:
-    step = wrap(Classifier())
-    step(*batch(4))
-    gc.collect()
-    gc.disable()  # what it has trained reaches the module when it goes: nothing within may keep it
-    try:
-        reference = weakref.ref(step)
-        del step
-        assert reference() is None
-    finally:
-        gc.enable()
-
-
-def test_attributes_are_those_of_the_users_module() -> None:
-    model = Classifier()
-    model.note = 1
-    step = training(model)
-    step.note = 2
-    assert model.note == 2
-    assert step.head is model.head
-    assert repr(step) == repr(model)
-    assert [name for name, _ in step.named_parameters()] == [name for name, _ in model.named_parameters()]
-    model.weight = nn.Parameter(torch.ones(2))
-    assert torch.equal(step.weight, torch.ones(2))
-    with pytest.raises(AttributeError):
-        _ = step.nothing
-
-
-# --------------------------------------------------------------------------- the device
-def test_detaching_brings_weights_and_attaching_takes_those_of_the_host() -> None:
-    model = Classifier()
-    twin = twin_of(model)
-    step = training(model)
-    x, labels = batch(4)
-    for call in (step.attachToDevice, step.detachFromDevice, step.copyWeightsToHost, step.copyWeightsToDevice):
-        with pytest.raises(poptorch.Error, match="Model has not been compiled or has been destroyed"):
-            call()
-    assert not step.isAttachedToDevice()
-    step(x, labels)
-    eager_training(twin, sgd(twin), (x, labels))
-    assert step.isAttachedToDevice()
-    with pytest.raises(poptorch.Error, match="Device is already attached"):
-        step.attachToDevice()
-    step.detachFromDevice()
-    assert not step.isAttachedToDevice()
-    with pytest.raises(poptorch.Error, match="Device is not attached"):
-        step.detachFromDevice()
-    torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
-    with torch.no_grad():
-        model.head.bias.fill_(1)
-        twin.head.bias.fill_(1)
-    expected = eager_training(twin, sgd(twin), (x, labels))
-    torch.testing.assert_close(step(x, labels)[1], expected[0][1])
-
-
-def test_an_offline_target_compiles_and_does_not_run() -> None:
-    step = poptorch.inferenceModel(Classifier(), poptorch.Options().useOfflineIpuTarget())
-    step.compile(batch(4)[0])
-    assert step.isCompiled()
-    assert not step.isAttachedToDevice()
-    with pytest.raises(AssertionError, match="Trying to run a model on an offline device"):
-        step(batch(4)[0])
-
-
-def test_gradient_accumulation_is_refused_for_inference() -> None:
-    with pytest.raises(poptorch.Error, match=r"You must set poptorch.Options\(\).Training.gradientAccumulation to 1"):
-        poptorch.inferenceModel(Classifier(), options(1, 2))
-
-
-def test_options_of_another_type_are_refused_and_those_given_are_frozen() -> None:
-    with pytest.raises(poptorch.Error, match="Invalid type: 'options' is of"):
-        poptorch.inferenceModel(Classifier(), {"deviceIterations": 2})
-    settings = options()
-    step = poptorch.inferenceModel(Classifier(), settings)
-    with pytest.raises(AttributeError, match="Can't modify frozen Options"):
-        settings.deviceIterations(2)
-    assert step.options is not settings
-
-
-# --------------------------------------------------------------------------- optimisers
-def test_a_learning_rate_holds_until_setOptimizer() -> None:
-    model = Classifier()
-    optimizer = sgd(model, 0.0)
-    step = poptorch.trainingModel(model, options(), optimizer)
-    x, labels = batch(4)
-    first = step(x, labels)[1]
-    optimizer.param_groups[0]["lr"] = 0.1
-    assert torch.equal(step(x, labels)[1], first)
-    step.setOptimizer(optimizer)
-    step(x, labels)
-    assert not torch.equal(step(x, labels)[1], first)
-
-
-KINDS = {
-    "Adam": lambda p, lr: torch.optim.Adam(p, lr=lr), "SGD": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
-    "RMSprop": lambda p, lr: torch.optim.RMSprop(p, lr=lr, momentum=0.5),
-    "poptorch": lambda p, lr: poptorch.optim.SGD(p, lr=lr, momentum=0.9),
-}
-
-
-@pytest.mark.parametrize("has_run", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_moments_outlive_another_optimiser_of_the_same_kind(kind: str, has_run: bool) -> None:
-    make, model = KINDS[kind], Classifier()
-    twin = twin_of(model)
-    step = poptorch.trainingModel(model, options(), make(model.parameters(), 0.1))
-    x, labels = batch(4)
-    optimizer = make(twin.parameters(), 0.1)
-    if has_run:
-        step(x, labels)
-        eager_training(twin, optimizer, (x, labels))
-    else:
-        step.compile(x, labels)
-    step.setOptimizer(make(model.parameters(), 0.01))
-    optimizer.param_groups[0]["lr"] = 0.01
-    for _ in range(3):
-        step(x, labels)
-        eager_training(twin, optimizer, (x, labels))
-    torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()), rtol=1e-4, atol=1e-5)
-
-
-def test_another_optimiser_brings_the_state_that_it_was_given() -> None:
-    model = Classifier()
-    twin = twin_of(model)
-    step = poptorch.trainingModel(model, options(), torch.optim.Adam(model.parameters(), lr=0.1))
-    x, labels = batch(4)
-    step(x, labels)
-    eager_training(twin, torch.optim.Adam(twin.parameters(), lr=0.1), (x, labels))
-    optimizer, other = (torch.optim.Adam(one.parameters(), lr=0.01) for one in (twin, model))
-    for one in (optimizer, other):
-        for parameter in one.param_groups[0]["params"]:
-            one.state[parameter] = {
-                "step": torch.tensor(3.0), "exp_avg": torch.full_like(parameter, 0.01),
-                "exp_avg_sq": torch.full_like(parameter, 0.5),
-            }
-    step.setOptimizer(other)
-    for _ in range(3):
-        step(x, labels)
-        eager_training(twin, optimizer, (x, labels))
-    torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()), rtol=1e-4, atol=1e-5)
-    with pytest.raises(poptorch.Error, match="of another kind"):
-        step.setOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
-
-
-class Carried(nn.Module):
-    """Reads states and writes them before the backward has read them; ``keeps`` copies them first, as eager needs."""
-
-    def __init__(self, *, keeps: bool) -> None:
-        super().__init__()
-        self.keeps = keeps
-        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 3))
-        self.cell = nn.LSTM(3, 3)
-        for name in ("hidden", "inner"):
-            self.register_buffer(name, torch.zeros(1, 2, 3))
-        self.register_buffer("factor", torch.ones(3))
-        self.register_buffer("steps", torch.ones(()))
-
-    def read(self, state: torch.Tensor) -> torch.Tensor:
-        return state.clone() if self.keeps else state
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scaled = x * self.weight * self.read(self.factor)
-        self.factor.mul_(1.5)
-        y, (hidden, inner) = self.cell(scaled, (self.read(self.hidden), self.read(self.inner)))
-        self.hidden.copy_(hidden.detach())
-        self.inner[:, 0] = inner.detach()[:, 0]
-        y = self.read(torch.tanh(y * self.read(self.steps)))
-        self.steps += 1
-        late = self.read(y) ** 2
-        y.mul_(2.0)
-        return y, poptorch.identity_loss(late.sum() + y.sum(), "sum")
-
-
-def test_gradients_are_those_of_what_was_read_before_forward_wrote_it(recwarn: pytest.WarningsRecorder) -> None:
-    twin, model = Carried(keeps=True), Carried(keeps=False)
-    model.load_state_dict(twin.state_dict())
-    step = poptorch.trainingModel(model, options(), sgd(model))
-    judge = torch.optim.SGD(twin.parameters(), lr=0.1)
-    for seed in range(3):
-        x = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(seed))
-        y, loss = step(x)
-        judge.zero_grad()
-        expected, expected_loss = twin(x)
-        expected_loss.backward()
-        judge.step()
-        torch.testing.assert_close(y, expected)
-        torch.testing.assert_close(loss, expected_loss)
-    for (name, value), (_, judged) in zip(model.state_dict().items(), twin.state_dict().items(), strict=True):
-        torch.testing.assert_close(value, judged, msg=lambda words, name=name: f"{name}: {words}")
-    assert not [warning for warning in recwarn if "Error detected in" in str(warning.message)]
-
-
-class Staged(nn.Module):
-    """Two stages, the first of which reads a state that it then writes, and takes a gradient of itself."""
-
-    def __init__(self, *, keeps: bool) -> None:
-        super().__init__()
-        self.keeps = keeps
-        self.first = poptorch.BeginBlock(nn.Linear(3, 3), ipu_id=0)
-        self.second = poptorch.BeginBlock(nn.Linear(3, 3), ipu_id=1)
-        self.register_buffer("state", torch.linspace(0.5, 1.5, 3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.first(x) * (self.state.clone() if self.keeps else self.state)
-        self.state.mul_(0.9)
-        slope, = torch.autograd.grad(torch.tanh(y).sum(), y, create_graph=True)
-        z = checkpoint(torch.exp, self.second(y), use_reentrant=False)
-        return poptorch.identity_loss((z + slope).square().mean(), "mean")
-
-
-def test_gradients_of_what_was_read_in_stages_with_checkpoints_and_second_derivatives() -> None:
-    twin, model = Staged(keeps=True), Staged(keeps=False)
-    model.load_state_dict(twin.state_dict())
-    poptorch.removeBlocks(twin)
-    step = poptorch.trainingModel(model, options(1, 3), sgd(model))
-    judge = torch.optim.SGD(twin.parameters(), lr=0.1)
-    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-    for _ in range(2):
-        step(x)
-        judge.zero_grad()
-        for part in x.chunk(3):
-            (twin(part) / 3).backward()
-        judge.step()
-    for (name, value), (_, judged) in zip(model.state_dict().items(), twin.state_dict().items(), strict=True):
-        torch.testing.assert_close(value, judged, msg=lambda words, name=name: f"{name}: {words}")
 
 
 def test_copy_weights_to_device_takes_what_another_executor_has_trained_of_a_part() -> None:
