@@ -252,6 +252,8 @@ def two(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     ((ONE,), {}, poptorch.Error, "Mandatory parameter y missing"),
     ((ONE, torch.zeros(2, 0)), {}, poptorch.Error, r"Zero-sized tensors are unsupported \(Got shape \[2, 0\]\)"),
     ((ONE, ONE.to(torch.complex64)), {}, poptorch.Error, "Unsupported input type"),
+    ((ONE, ONE.to(torch.uint16)), {}, poptorch.Error,
+     "Unsupported input type torch.uint16 for y: it has no counterpart on the IPU; use int32 or int64"),
 ])
 def test_arguments_that_do_not_fit_are_refused(args: Any, kwargs: Any, kind: type, message: str) -> None:
     step = wrap(two)

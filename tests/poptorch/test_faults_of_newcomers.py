@@ -243,3 +243,21 @@ def test_a_model_that_torch_compile_has_wrapped_is_run_as_what_it_wraps(is_train
     F.cross_entropy(twin(x), labels).backward()
     sgd(twin).step()
     torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
+
+
+@pytest.mark.parametrize("is_child", [True, False])
+def test_a_wrapped_model_within_another_one_is_refused_by_its_class(is_child: bool) -> None:
+    plain, x = Classifier(), batch(4)[0]
+    inner = poptorch.inferenceModel(plain, options())
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner: Any = inner if is_child else None
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return (self.inner or inner)(x) * 2
+
+    with pytest.raises(poptorch.Error, match="A Classifier that an executor wraps was called within a model that is"):
+        poptorch.inferenceModel(Around(), options())(x)
+    torch.testing.assert_close(inner(x), plain(x).detach())

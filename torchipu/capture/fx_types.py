@@ -107,14 +107,20 @@ def dtype_of(dtype: torch.dtype, node: Node | None = None) -> DType:
         raise UnsupportedOpError(
             f"{_called(node) if node is not None else 'the op'}: {dtype} has no counterpart on the IPU",
             op=node.format_node() if node is not None else "", source=_line_of(node) if node is not None else "",
-            remedy=_instead_of(dtype),
+            remedy=instead_of(dtype),
         )
     if node is None or not _is_number(node.meta.get("val", node.meta.get("example_value"))):
         _warn_narrowed(dtype, stand_in)
     return stand_in
 
 
-def _instead_of(dtype: torch.dtype) -> str:
+def has_counterpart(dtype: torch.dtype) -> bool:
+    """Return whether the IPU has a type of torch's, or another one that stands in for it."""
+    return dtype in DTYPES or dtype in NARROWED
+
+
+def instead_of(dtype: torch.dtype) -> str:
+    """Return what to do instead of using a type that the IPU does not have."""
     if dtype.is_complex:
         return "compute with real and imaginary parts as two real tensors (torch.view_as_real outside the compiled " \
             "region), or leave this call outside of it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchipu.capture.fx_types import foreign_kind
+from torchipu.capture.fx_types import foreign_kind, has_counterpart, instead_of
 from torchipu.capture.tensor_classes import computes_by_itself, overrides_functions
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments.parser import Arguments
@@ -143,6 +143,11 @@ def check_inputs(arguments: Arguments) -> None:
             )
         if tensor.dtype in UNSUPPORTED_INPUTS:
             raise createPoptorchError(f"Unsupported input type torch.{tensor.dtype} for {name}")
+        if not has_counterpart(tensor.dtype):
+            raise createPoptorchError(
+                f"Unsupported input type {tensor.dtype} for {name}: it has no counterpart on the IPU; "
+                + instead_of(tensor.dtype)
+            )
         if tensor.numel() == 0:
             raise createPoptorchError(
                 f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)}) in the input {name}"

@@ -15,6 +15,7 @@ import torch
 
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments.parser import ArgsParser, Arguments
+from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import ConnectionType, OutputMode
 from torchipu.poptorch.executor import instrumentation
 from torchipu.poptorch.executor.checks import check_inference
@@ -180,6 +181,12 @@ class PoplarExecutor:
             raise createPoptorchError(
                 "This model is being compiled: it cannot be called within itself, from its forward or a hook. Call "
                 "what it wraps there instead"
+            )
+        if isRunningOnIpu():
+            raise createPoptorchError(
+                f"A {type(state.user_model).__name__} that an executor wraps was called within a model that is being "
+                "compiled: a program holds the whole model. Let it call the model before it was wrapped, and wrap the "
+                "model around it alone"
             )
         if state.options.connection_type == ConnectionType.Never:
             raise AssertionError(
