@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 import torchipu
 from torchipu.compiler import STAGES
-from torchipu.errors import ConstraintError, ExecutionError, OptionsError
+from torchipu.errors import CaptureError, ConstraintError, ExecutionError, OptionsError
 from torchipu.host.bound_plan import BoundPlan
 
 
@@ -221,6 +222,29 @@ def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(OptionsError, match=r"must be a torch\.nn\.Module, got the class Classifier itself") as refused:
         torchipu.InferenceStep(Classifier)  # type: ignore[arg-type]
     assert "make one of it, and give that" in str(refused.value)
+    with pytest.raises(OptionsError, match="Module, got InferenceStep\n  do      give the model that it was made of"):
+        torchipu.InferenceStep(torchipu.InferenceStep(Classifier()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_training_step_trains_whatever_its_caller_does_with_gradients(mode: Any) -> None:
+    model = Classifier()
+    twin, (x, labels) = copy.deepcopy(model), batch(4)
+    step, other = (torchipu.TrainStep(each, torch.optim.SGD(each.parameters(), 0.1)) for each in (model, twin))
+    for _ in range(2):
+        with mode():
+            step(x, labels)
+        other(x, labels)
+    for one, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(one, expected)
+
+
+def test_weights_made_in_inference_mode_are_not_trained() -> None:
+    with torch.inference_mode():
+        model = Classifier()
+    step = torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(CaptureError, match=r"do      make the model outside torch\.inference_mode\(\), or load its"):
+        step(*batch(4))
 
 
 def test_a_model_that_torch_compile_has_wrapped_is_run_as_what_it_wraps() -> None:

@@ -261,3 +261,14 @@ def test_a_wrapped_model_within_another_one_is_refused_by_its_class(is_child: bo
     with pytest.raises(poptorch.Error, match="A Classifier that an executor wraps was called within a model that is"):
         poptorch.inferenceModel(Around(), options())(x)
     torch.testing.assert_close(inner(x), plain(x).detach())
+
+
+def test_a_model_made_in_inference_mode_is_not_trained() -> None:
+    with torch.inference_mode():
+        model = Classifier()
+    name = next(name for name, _ in model.named_parameters())
+    with pytest.raises(poptorch.Error, match=rf"Parameter {name} was made in torch\.inference_mode\(\), where tensors"):
+        poptorch.trainingModel(model, options(), sgd(model))(*batch(4))
+    fresh = Classifier()
+    fresh.load_state_dict(model.state_dict())
+    poptorch.trainingModel(fresh, options(), sgd(fresh))(*batch(4))

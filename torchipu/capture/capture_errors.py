@@ -23,6 +23,7 @@ _INSTEAD = {
     "requires_grad_()": "take derivatives by a value of its own: x = x.detach().requires_grad_()",
     "tensor subclass": "pass plain tensors; the parameters of a model that poptorch has wrapped are plain again after "
     "destroy()",
+    "on inference tensor": "make the model outside torch.inference_mode(), or load its state_dict() into one made so",
     "quantized": "compute with float16 or float32: call dequantize() outside of the model",
 }
 """What to do about kinds of tensors that Dynamo does not take; its own hints speak of compiled functions."""

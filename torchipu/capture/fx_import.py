@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import GraphModule, Node
 
 from torchipu.capture.available_memory import MATRIX_OPS, available_memory_of, note_available_memory
@@ -27,14 +25,22 @@ from torchipu.capture.fx_source import (
     side_by_side_of,
     source_of,
 )
-from torchipu.capture.fx_types import NARROWED, dtype_of, tensor_dtype
+from torchipu.capture.fx_types import NARROWED, tensor_dtype
+from torchipu.capture.fx_values import (
+    are_bfloats,
+    as_results,
+    attribute_of,
+    concrete,
+    holds_tensors,
+    masked_results,
+    real_value,
+)
 from torchipu.capture.manual_updates import MARKS
-from torchipu.capture.refusals import block_text_of, is_number, text_of, uncapturable, unknown_size, unsupported
+from torchipu.capture.refusals import block_text_of, is_number, text_of, uncapturable, unsupported
 from torchipu.capture.strides import order_by_memory
 from torchipu.capture.symbols import NoFormula, Symbols
 from torchipu.capture.written_state import unwrap_writes
-from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
-from torchipu.fp8.torch_types import as_bytes
+from torchipu.errors import ConstraintError, UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role, Source
 from torchipu.optable import spec as op_table
@@ -133,7 +139,7 @@ def import_graph(
         if node.op == "get_attr":
             importer.attribute(node)
         elif node.op == "output":
-            returned = _flat(node.args[0])
+            returned = as_results(node.args[0])
         elif node.op != "placeholder":
             importer.call(node)
     if strict_ops and importer.generic:
@@ -179,7 +185,7 @@ class _Importer:
             self.placeholders.append(tensor)
         else:
             self.placeholders.append(None)
-            self.constants[tensor] = _real(what.value, node)
+            self.constants[tensor] = real_value(what.value, node)
 
     def attribute(self, node: Node) -> None:
         """Enter a tensor that the FX module holds."""
@@ -192,7 +198,7 @@ class _Importer:
         tensor = self.tensor(node.name.lstrip("_"), value, node, Role.CONSTANT)
         self.values[node] = tensor
         self.inputs.append(tensor)
-        value = _real(value, node)
+        value = real_value(value, node)
         self.constants[tensor] = value.float() if value.dtype in NARROWED else value
 
     def tensor(self, name: str, value: torch.Tensor, node: Node, role: Role = Role.ACTIVATION) -> Tensor:
@@ -208,7 +214,7 @@ class _Importer:
     def number(self, value: Any, node: Node) -> Any:
         """Return a plain number, or one of the symbols' sizes; raise where it depends on data."""
         if self.symbols is None:
-            return _concrete(value, node)
+            return concrete(value, node)
         if isinstance(value, torch.SymFloat):
             with contextlib.suppress(NoFormula):
                 return self.symbols.read(value)
@@ -297,7 +303,7 @@ class _Importer:
         inputs, operands, attrs = self.arguments(node.args if args is None else args, node.kwargs, overload, node)
         if token is not None:
             inputs, operands = (self.read(token), *inputs), (EFFECT_TOKEN, *operands)
-        outputs, slots, present = self.outputs(node, _masked(results, attrs.get("output_mask")))
+        outputs, slots, present = self.outputs(node, masked_results(results, attrs.get("output_mask")))
         if not all(present):
             attrs["present"] = tuple(present)
         attrs.update(attributes_of(node))
@@ -312,7 +318,7 @@ class _Importer:
         available = available_memory_of(node)
         if available is not None:
             attrs["available_memory"] = available
-        if target in MATRIX_OPS and _are_bfloats(node):
+        if target in MATRIX_OPS and are_bfloats(node):
             attrs[BFLOATS] = True
         if target in CONVOLUTIONS:
             attrs.update(side_by_side_of(node))
@@ -353,7 +359,7 @@ class _Importer:
             elif node.op == "get_attr":
                 inner.attribute(node)
             elif node.op == "output":
-                returned = _flat(node.args[0])
+                returned = as_results(node.args[0])
             else:
                 inner.call(node)
         results = tuple(inner.read(member) for member in returned)
@@ -411,13 +417,13 @@ class _Importer:
             if isinstance(value, Tensor):
                 inputs.append(value)
                 operands.append(argument.name)
-            elif _holds_tensors(value):
+            elif holds_tensors(value):
                 assert isinstance(value, (list, tuple))
                 inputs += [member for member in value if isinstance(member, Tensor)]
                 marks = ",".join("x" if isinstance(member, Tensor) else "_" for member in value)
                 operands.append(f"{argument.name}[{marks.replace(',', '')}]")
             elif value is not None or "Tensor" not in str(argument.type):
-                attrs[argument.name] = _attribute(value, node)
+                attrs[argument.name] = attribute_of(value, node)
         return tuple(inputs), tuple(operands), attrs
 
     def outputs(self, node: Node, results: object) -> tuple[tuple[Tensor, ...], object, list[bool]]:
@@ -511,72 +517,3 @@ def _serves(record: op_table.OpSpec, op: Op) -> bool:
 
 def _with_kind(op: Op, kind: str) -> Op:
     return Op(kind, op.inputs, op.outputs, op.attrs, op.target, op.operands, op.source, op.placement, op.leg, op.block)
-
-
-# ---------------------------------------------------------------------- values
-def _are_bfloats(node: Node) -> bool:
-    """Whether all tensors that a call takes are bfloat16, for which the graph has floats."""
-    values = [operand.meta.get("val") for operand in node.all_input_nodes]
-    return all(value.dtype is torch.bfloat16 for value in values if isinstance(value, torch.Tensor))
-
-
-def _masked(results: object, mask: object) -> object:
-    """Leave out results that the call's ``output_mask`` turns off: the fake call gives them, the real one does not."""
-    if not isinstance(mask, list) or not isinstance(results, (list, tuple)):
-        return results
-    return [result if wanted else None for result, wanted in zip(results, mask, strict=True)]
-
-
-def _flat(returned: Any) -> tuple[object, ...]:
-    return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
-
-
-def _concrete(value: object, node: Node) -> object:
-    """Return a plain number, or raise when it depends on data."""
-    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return value
-    known = getattr(value.node, "maybe_as_int" if isinstance(value, torch.SymInt) else "constant", None)
-    known = known() if callable(known) else known
-    if known is None:
-        raise unknown_size(node)
-    return known
-
-
-def _holds_tensors(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value)
-
-
-def _attribute(value: object, node: Node) -> object:
-    """Return a plain Python value for an argument that is no tensor."""
-    if isinstance(value, torch.dtype):
-        return dtype_of(value, node)
-    if isinstance(value, (torch.SymFloat, torch.SymBool)):
-        raise NoFormula(f"{node.name} takes {value}")
-    if isinstance(value, (list, tuple)):
-        return [_attribute(member, node) for member in value]
-    return value
-
-
-def _real(value: torch.Tensor, node: Node) -> torch.Tensor:
-    """Return a value that neither autograd nor a fake mode follows.
-
-    Raises:
-        CaptureError: There is none: forward kept the tensor of an earlier run, in a list outside the model perhaps.
-    """
-    if isinstance(value, (FakeTensor, FunctionalTensor)) or _lacks_storage(value) and not value._is_zerotensor():
-        raise CaptureError(
-            f"{node.name}, of size {list(value.shape)}, was made by an earlier run of forward, which left it outside, "
-            "or in the body of a loop or a branch, which does not return it",
-            op=node.format_node(), source=source_of(node),
-            remedy="make it anew in each run, return it from the body, or keep it in a buffer that forward writes into",
-        )
-    return as_bytes(value.detach().clone() if value._is_zerotensor() else value.detach())
-
-
-def _lacks_storage(value: torch.Tensor) -> bool:
-    """Whether a tensor stands for one whose elements only a run has, though its class does not tell."""
-    try:
-        value.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return True
-    return False

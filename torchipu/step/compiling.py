@@ -375,8 +375,11 @@ def _refuse_what_is_no_module(model: object) -> None:
     if isinstance(model, torch.nn.Module):
         return
     got = f"the class {model.__name__} itself" if isinstance(model, type) else type(model).__name__
+    remedy = "wrap the function in a module whose forward calls it"
+    if isinstance(model, type):
+        remedy = "make one of it, and give that"
+    elif isinstance(model, CompilingStep):
+        remedy = "give the model that it was made of, its attribute model"
     raise OptionsError(
-        f"model must be a torch.nn.Module, got {got}", option="model", value=model,
-        remedy="make one of it, and give that" if isinstance(model, type) else
-        "wrap the function in a module whose forward calls it",
+        f"model must be a torch.nn.Module, got {got}", option="model", value=model, remedy=remedy,
     )

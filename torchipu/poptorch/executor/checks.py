@@ -56,6 +56,23 @@ def check_ipus(num_ipus: int, options: Options, blocks: Sequence[tuple[str, int]
     logger.warning("Reserving %d IPUs when the model specifices the use of only %d.", reserved, needed)
 
 
+def check_trainable(model: torch.nn.Module) -> None:
+    """Refuse weights of which torch takes no gradients.
+
+    Args:
+        model: Is to be trained.
+
+    Raises:
+        Error: A weight was made in inference mode.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.is_inference():
+            raise createPoptorchError(
+                f"Parameter {name} was made in torch.inference_mode(), where tensors have no gradients: make the model "
+                "outside of it, or load its state_dict() into one made there"
+            )
+
+
 def check_inference(options: Options) -> None:
     """Refuse options that only training can have.
 

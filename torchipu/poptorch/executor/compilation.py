@@ -14,7 +14,7 @@ from torchipu.options import Options as CoreOptions
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments.parser import Arguments
 from torchipu.poptorch.executor import instrumentation
-from torchipu.poptorch.executor.checks import check_batch, check_buffer_names, check_ipus
+from torchipu.poptorch.executor.checks import check_batch, check_buffer_names, check_ipus, check_trainable
 from torchipu.poptorch.executor.compile_hooks import compilation_bar, compiling
 from torchipu.poptorch.executor.errors import as_poptorch_error
 from torchipu.poptorch.executor.grouping import groups_of
@@ -100,6 +100,8 @@ class Compilation:
     ) -> Session:
         state, options = self._state, self._state.options
         groups = groups_of(state.groups, state.model, options.replication_factor)
+        if state.is_training:
+            check_trainable(state.holder)
         frozen = (
             contextlib.nullcontext() if state.is_training else instrumentation.without_gradients(state.holder)
         )
