@@ -173,6 +173,9 @@ DIFFERENT: dict[str, Callable[[int], object]] = {
     "factor": lambda rank: hvd.allreduce(torch.ones(3), prescale_factor=float(rank)),
     "rows": lambda rank: hvd.allgather(torch.ones(2, 3 + rank)),
     "number": lambda rank: hvd.grouped_allreduce([torch.ones(1)] * (1 + rank)),
+    "many": lambda rank: hvd.grouped_allreduce(
+        [torch.ones(3 if place == 7 and rank == 1 else 2) for place in range(9)]
+    ),
     "dealt": lambda rank: hvd.alltoall(torch.ones(3, 1 + rank)),
     "sent": lambda rank: hvd.broadcast(torch.ones(3 + rank), 0),
     "root": lambda rank: hvd.broadcast(torch.ones(3), rank),

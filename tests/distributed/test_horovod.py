@@ -245,22 +245,23 @@ def test_an_exchange_that_fails_raises_horovods_error(ran: dict[str, list[Any]])
 def test_processes_that_do_not_do_the_same_are_told_what_each_asks_for(ran: dict[str, list[Any]]) -> None:
     told = {
         "shape": "process 1 allreduce(float32[3], op=Average); process 2 allreduce(float32[4], op=Average)",
-        "same_total": "process 0 allreduce(float32[3, 2], op=Average); process 1 allreduce(float32[2, 3], op=Average)",
-        "dtype": "process 1 allreduce(float32[3], op=Average); process 2 allreduce(float64[3], op=Average)",
-        "op": "process 0 allreduce(float32[3], op=Sum); process 1 allreduce(float32[3], op=Max)",
+        "same_total": "process 0 allreduce(float32[3, 2], op=Average); processes 1, 2 allreduce(float32[2, 3], ",
+        "dtype": "processes 0, 1 allreduce(float32[3], op=Average); process 2 allreduce(float64[3], op=Average)",
+        "op": "process 0 allreduce(float32[3], op=Sum); processes 1, 2 allreduce(float32[3], op=Max)",
         "factor": "process 0 allreduce(float32[3], op=Average, prescale_factor=0.0); process 1 allreduce(",
         "rows": "process 0 allgather(float32[3]); process 1 allgather(float32[4])",
         "number": "process 0 allreduce(float32[1], op=Average); process 1 allreduce(float32[1], float32[1], op=",
+        "many": "processes 0, 2 allreduce(float32[2], op=Average, the tensor at 7 of 9); process 1 allreduce(",
         "dealt": "process 0 alltoall(float32[1]); process 1 alltoall(float32[2]); process 2 alltoall(float32[3])",
         "sent": "process 0 broadcast(float32[3], root_rank=0); process 1 broadcast(float32[4], root_rank=0)",
         "root": "process 1 broadcast(float32[3], root_rank=1); process 2 broadcast(float32[3], root_rank=2)",
         "object": "process 0 broadcast_object(root_rank=0); process 1 broadcast_object(root_rank=1)",
-        "other": "process 0 reducescatter(float32[3], op=Average); process 1 broadcast(float32[3], root_rank=0)",
-        "gathered": "process 0 allgather(float32[]); process 1 allgather_object()",
-        "barrier": "process 0 allreduce(float32[3], op=Average); process 1 barrier()",
-        "set": "process 0 add_process_set([0, 1]); process 1 add_process_set([0, 2])",
-        "joined": "no rows to allgather, and to nothing else: process 0 broadcast(float32[3], root_rank=0); process 1 ",
-        "joined_max": "to nothing else: process 0 allreduce(float32[3], op=Max); process 1 join()",
+        "other": "process 0 reducescatter(float32[3], op=Average); processes 1, 2 broadcast(float32[3], root_rank=0)",
+        "gathered": "process 0 allgather(float32[]); processes 1, 2 allgather_object()",
+        "barrier": "process 0 allreduce(float32[3], op=Average); processes 1, 2 barrier()",
+        "set": "processes 0, 2 add_process_set([0, 1]); process 1 add_process_set([0, 2])",
+        "joined": "to nothing else: processes 0, 2 broadcast(float32[3], root_rank=0); process 1 join()",
+        "joined_max": "to nothing else: processes 0, 2 allreduce(float32[3], op=Max); process 1 join()",
     }
     assert told.keys() == DIFFERENT.keys()
     for found in ran["different"]:

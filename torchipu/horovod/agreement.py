@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -51,6 +51,8 @@ JOIN = Request("join")
 KINDS = "kinds of gradients"
 """Which gradients processes have: what an optimiser asks before it combines them."""
 _MADE_UP_FOR = frozenset(["allreduce", "allgather"])
+_MOST_SHOWN = 8
+"""Tensors of a request that an error shows."""
 
 
 def described(tensors: Iterable[torch.Tensor], first: int = 0) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -98,7 +100,7 @@ def _made_up_for(asked: list[Request], where: Members) -> Request:
     others = list(dict.fromkeys(request for request in asked if request != JOIN))
     if len(others) == 1 and others[0].is_made_up_for:
         return others[0]
-    told = "; ".join(f"process {rank} {request}" for rank, request in zip(where.ranks, asked, strict=True))
+    told = _told(asked, where)
     if len(others) == 1:
         raise HorovodInternalError(
             f"some processes wait in hvd.join, which gives zeros to sums and means and no rows to allgather, and to "
@@ -108,3 +110,25 @@ def _made_up_for(asked: list[Request], where: Members) -> Request:
         f"the processes ask for different exchanges, and none was made: {told}. All have to call the same exchanges in "
         "the same order, with the same arguments and tensors of the same shapes and types"
     )
+
+
+def _told(asked: list[Request], where: Members) -> str:
+    """Say which members ask for what."""
+    distinct, found = list(dict.fromkeys(asked)), list[str]()
+    for request in distinct:
+        ranks = [str(rank) for rank, one in zip(where.ranks, asked, strict=True) if one == request]
+        found.append(f"process{'es' if len(ranks) > 1 else ''} {', '.join(ranks)} {_shortened(request, distinct)}")
+    return "; ".join(found)
+
+
+def _shortened(request: Request, others: list[Request]) -> Request:
+    """Return a request with the first of its many tensors that others do not have alike."""
+    count = len(request.tensors)
+    if count <= _MOST_SHOWN:
+        return request
+    first = next((
+        place for place, tensor in enumerate(request.tensors)
+        if any(other.tensors[place : place + 1] != (tensor,) for other in others)
+    ), 0)
+    said = f"the tensor at {first} of {count}", *request.arguments
+    return replace(request, tensors=request.tensors[first : first + 1], arguments=said)
