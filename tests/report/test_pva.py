@@ -161,7 +161,8 @@ def test_the_tree_of_programs_reaches_each_once_and_calls_lead_to_functions(writ
 
 def test_steps_of_the_execution_are_those_of_the_file(written: tuple[Any, Path]) -> None:
     step, path = written
-    execution = pva.openReport(path).execution
+    report = pva.openReport(path)
+    execution, tiles = report.execution, report.compilation.target.tilesPerIpu
     assert len(execution.steps) == column(path, "SELECT count(*) FROM execution")[0]
     assert execution.totalCycles.total == step.profile.cycles_per_update
     (run,) = execution.runs
@@ -176,7 +177,11 @@ def test_steps_of_the_execution_are_those_of_the_file(written: tuple[Any, Path])
         here = found.ipus[ipu]
         assert here.cyclesFrom == (started, started)
         assert here.cyclesTo.max == started + cycles
-        assert here.cyclesTo.min <= here.cyclesTo.max
+        own = found.cyclesByTile[ipu * tiles : (ipu + 1) * tiles]
+        assert here.cyclesTo.min == started + min(own)
+        if category == "compute":
+            busy = [one for one in own if one]
+            assert here.activeTileBalance == pytest.approx(sum(busy) / len(busy) / cycles)
         assert here.activeCycles == cycles
         assert (here.activeCycles.cyclesFrom, here.activeCycles.cyclesTo) == (here.cyclesFrom, here.cyclesTo)
         assert pickle.loads(pickle.dumps(here.activeCycles)).cyclesTo.max == here.cyclesTo.max
@@ -395,6 +400,18 @@ def test_damage_that_is_met_later_is_told_then(good: Path, tmp_path: Path) -> No
     assert len(report.compilation.tiles) == 1472
     with pytest.raises(ReportError, match="is damaged: no such table: steps"):
         len(report.execution.steps)
+
+
+def test_a_program_without_steps_has_an_execution_without_any(good: Path, tmp_path: Path) -> None:
+    path = tmp_path / "profile.pop"
+    path.write_bytes(good.read_bytes())
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM steps")
+        connection.commit()
+    execution = pva.openReport(path).execution
+    assert (len(execution.steps), list(execution.steps)) == (0, [])
+    with pytest.raises(IndexError, match="place 0 of a list of 0"):
+        execution.steps[0]
 
 
 def test_a_debug_file_that_is_none_is_refused(good: Path, tmp_path: Path) -> None:
