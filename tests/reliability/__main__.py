@@ -6,6 +6,7 @@ Each run is a process of its own. Without names, all of them. A size that is not
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import subprocess
@@ -59,7 +60,8 @@ def _run_here(name: str, size: int, path: Path) -> None:
     warnings.simplefilter("ignore")
     found = RUNS[name].function()(size)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"run": name, "size": size, "found": found}, indent=1) + "\n", encoding="utf-8")
+    kept = {"run": name, "day": datetime.date.today().isoformat(), "size": size, "found": found}
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def _run_apart(name: str, size: int, folder: Path) -> Found | None:

@@ -16,8 +16,8 @@ _INTRODUCTION = """# Reliability
 
 Written by `make reliability`, from what the runs recorded in `tests/reliability/recorded`; do not edit. *Least* is what
 each figure must be, *goal* what is aimed at, *today* what was found. Where a run was smaller than the full one, its row
-says so. A small size of each run is a test of its own, beside controls that show that it would notice what is wrong.
-What is held by tests is held by all of them, `make test-all`.
+says so; behind each run stands its day. A small size of each run is a test of its own, beside controls that show that
+it would notice what is wrong. What is held by tests is held by all of them, `make test-all`.
 
 | | figure | least | goal | today | how |
 | ---: | --- | --- | --- | --- | --- |
@@ -61,6 +61,7 @@ def _told(name: str, words: str, folder: Path) -> str:
     text = words.format_map(kept["found"])
     if kept["size"] != RUNS[name].size:
         text += f" (size {kept['size']:,} of {RUNS[name].size:,})"
+    text += f" ({kept['day']})"
     return f"**{text}**" if RUNS[name].failures(kept["found"]) else text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import json
 import random
@@ -158,6 +159,7 @@ def test_the_command_keeps_what_a_run_found_and_fails_where_something_is_wrong(
 ) -> None:
     assert main(["forks", "--size", "1", "--record", str(tmp_path)]) == 0
     kept = json.loads((tmp_path / "forks.json").read_text())
+    assert datetime.date.fromisoformat(kept.pop("day")) <= datetime.date.today()
     assert kept == {"run": "forks", "size": 1, "found": {"loaders": 1, "hangs": 0, "wrong": 0}}
     assert "loaders 1, hangs 0, wrong 0" in capsys.readouterr().out
     assert RUNS["forks"].failures({"loaders": 1, "hangs": 2, "wrong": 0}) == ["hangs: 2"]

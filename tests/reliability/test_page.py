@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 
@@ -32,20 +33,21 @@ def test_rows_name_runs_and_tests_that_exist() -> None:
 
 def test_what_is_wrong_or_smaller_or_missing_is_said(tmp_path: Path) -> None:
     found = {"loaders": 7, "hangs": 1, "wrong": 0}
-    (tmp_path / "forks.json").write_text(json.dumps({"run": "forks", "size": 7, "found": found}))
+    (tmp_path / "forks.json").write_text(json.dumps({"run": "forks", "day": "2026-01-02", "size": 7, "found": found}))
     text = page(tmp_path)
-    assert "callers not run; **1 hangs and 0 wrong of 7 loaders (size 7 of 100)**" in text
+    assert "callers not run; **1 hangs and 0 wrong of 7 loaders (size 7 of 100) (2026-01-02)**" in text
 
 
 def test_faults_that_no_test_notices_are_named_with_why_where_that_is_known(tmp_path: Path) -> None:
     known, reason = next(iter(EQUAL.items()))
     found = {"mutants": 300, "nearest": 290, "caught": 298, "unsound": 0, "escaped": [known, "a.py: `x = 1`: 1 -> 2"]}
-    (tmp_path / "mutants.json").write_text(json.dumps({"run": "mutants", "size": 300, "found": found}))
+    kept = {"run": "mutants", "day": "2026-01-02", "size": 300, "found": found}
+    (tmp_path / "mutants.json").write_text(json.dumps(kept))
     text = page(tmp_path)
     assert "298 of 300 caught, 290 of them by the tests nearest to them" in text
     assert text.endswith(f"\n- {known}. {reason}\n- a.py: `x = 1`: 1 -> 2\n")
     found["escaped"] = []
-    (tmp_path / "mutants.json").write_text(json.dumps({"run": "mutants", "size": 300, "found": found}))
+    (tmp_path / "mutants.json").write_text(json.dumps(kept))
     assert "Faults that no test notices" not in page(tmp_path)
 
 
@@ -53,4 +55,5 @@ def test_faults_that_no_test_notices_are_named_with_why_where_that_is_known(tmp_
 def test_recorded_runs_found_nothing_wrong(path: Path) -> None:
     kept = json.loads(path.read_text())
     assert kept["run"] == path.stem
+    assert datetime.date.fromisoformat(kept["day"])
     assert RUNS[kept["run"]].failures(kept["found"]) == []
