@@ -402,6 +402,24 @@ def test_damage_that_is_met_later_is_told_then(good: Path, tmp_path: Path) -> No
         len(report.execution.steps)
 
 
+def test_cycles_by_tile_do_not_depend_on_the_number_of_their_pattern(good: Path, tmp_path: Path) -> None:
+    path = tmp_path / "profile.pop"
+    path.write_bytes(good.read_bytes())
+    kept = pva.openReport(good).execution.steps
+    uneven = next(one for one in kept if len({*one.cyclesByTile} - {0}) > 1)
+    number = uneven._row.cycles_by_tile
+    with closing(sqlite3.connect(path)) as connection:  # the first is of the memory: no step has it
+        connection.execute("DELETE FROM patterns WHERE pattern = 0")
+        connection.execute("UPDATE patterns SET pattern = 0 WHERE pattern = ?", [number])
+        connection.execute("UPDATE steps SET cycles_by_tile = 0 WHERE cycles_by_tile = ?", [number])
+        connection.commit()
+    steps = pva.openReport(path).execution.steps
+    assert [one.cyclesByTile for one in steps] == [one.cyclesByTile for one in kept]
+    for found, before in zip(steps, kept, strict=True):
+        for here, there in zip(found.ipus, before.ipus, strict=True):
+            assert (here.cyclesTo, here.activeTileBalance) == (there.cyclesTo, there.activeTileBalance)
+
+
 def test_a_program_without_steps_has_an_execution_without_any(good: Path, tmp_path: Path) -> None:
     path = tmp_path / "profile.pop"
     path.write_bytes(good.read_bytes())
