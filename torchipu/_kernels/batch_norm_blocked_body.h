@@ -29,7 +29,11 @@ static void FN(add_sum_blocked)(const float *x, int64_t n, VF *sum) {
       for (int k = 0; k < HELD; k++) held[k] = sum[lane + k];
       for (int64_t at = i; at < end; at += LANES)
 #pragma GCC unroll 8
-        for (int k = 0; k < HELD; k++) held[k] += FN(load)(x + (at + lane + k) * VL);
+        for (int k = 0; k < HELD; k++) {
+          const float *const from = x + (at + lane + k) * VL;
+          __builtin_prefetch(from + TURNS * LANES * VL);  /* runs so short are not fetched ahead by themselves */
+          held[k] += FN(load)(from);
+        }
 #pragma GCC unroll 8
       for (int k = 0; k < HELD; k++) sum[lane + k] = held[k];
     }
@@ -56,7 +60,12 @@ TI_INLINE void FN(add_pairs_of)(const float *x, const float *g, const int has_g,
       for (int k = 0; k < HELD; k++) s[k] = first[lane + k], t[k] = second[lane + k];
       for (int64_t at = (i + lane) * VL; at < (end + lane) * VL; at += LANES * VL)
 #pragma GCC unroll 8
-        for (int k = 0; k < HELD; k++) FN(add_pairs_at)(x + at + k * VL, has_g ? g + at + k * VL : NULL, centre, s + k, t + k);
+        for (int k = 0; k < HELD; k++) {
+          const float *const from = x + at + k * VL, *const with = has_g ? g + at + k * VL : NULL;
+          __builtin_prefetch(from + TURNS * LANES * VL);
+          if (has_g) __builtin_prefetch(with + TURNS * LANES * VL);
+          FN(add_pairs_at)(from, with, centre, s + k, t + k);
+        }
 #pragma GCC unroll 8
       for (int k = 0; k < HELD; k++) first[lane + k] = s[k], second[lane + k] = t[k];
     }

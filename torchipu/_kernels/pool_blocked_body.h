@@ -65,6 +65,22 @@ TI_KERNEL(mean_blocked) {
   return TI_OK;
 }
 
+/* Ends pixels that lie one behind the other, nothing rounded, and returns how many: whole handfuls. */
+static int64_t FN(end_in_registers)(const FN(blocked_ending) *e, float *y, const float *x, VF factor, VF shift, int64_t pixels) {
+  enum { HANDFUL = 4 };
+  const VF none = FN(set)(0.f);
+  const VF first = e->first ? FN(load)(e->first) : none;
+  const VF scale = e->is_affine ? FN(load)(e->scale) : none, added = e->is_affine ? FN(load)(e->shift) : none;
+  int64_t i = 0;
+  for (; i + HANDFUL <= pixels; i += HANDFUL) {
+    VF v[HANDFUL];
+    TI_EACH(HANDFUL) v[p] = FN(fma)(FN(load)(x + (i + p) * VL), factor, shift);
+    FN(end_rounded)(e, HANDFUL, v, first, scale, added, i * VL, NULL);
+    TI_EACH(HANDFUL) FN(store)(y + (i + p) * VL, v[p]);
+  }
+  return i;
+}
+
 TI_KERNEL(end_blocked) {
   const end_blocked_ints *const p = (const end_blocked_ints *)ints;
   const int64_t blocks = ti_ceil(p->channels, VL);
@@ -81,7 +97,9 @@ TI_KERNEL(end_blocked) {
     if (p->has_shift) shift = FN(load)((const float *)args[3] + item * VL);
     FN(blocked_ending) e = FN(begin_ending)(args + 2 + p->has_factor + p->has_shift, p->flags, p->activation, blocks * VL, block * VL, args[0], p->channels, p->pixels);
     FN(move_ending)(&e, first);
-    for (int64_t i = 0; i < p->pixels; i += RUN) {
+    int64_t i = e.rounding.is_any ? 0 : FN(end_in_registers)(&e, y, x, factor, shift, p->pixels);
+    FN(move_ending)(&e, i * VL);
+    for (; i < p->pixels; i += RUN) {
       const int64_t count = ti_min(RUN, p->pixels - i);
       for (int64_t k = i * VL; k < (i + count) * VL; k += VL) FN(store)(y + k, FN(fma)(FN(load)(x + k), factor, shift));
       FN(end_block)(&e, y + i * VL, at, count, 0);
