@@ -65,20 +65,20 @@ TI_KERNEL(mean_blocked) {
   return TI_OK;
 }
 
-/* Ends pixels that lie one behind the other, nothing rounded, and returns how many: whole handfuls. */
-static int64_t FN(end_in_registers)(const FN(blocked_ending) *e, float *y, const float *x, VF factor, VF shift, int64_t pixels) {
-  enum { HANDFUL = 4 };
-  const VF none = FN(set)(0.f);
-  const VF first = e->first ? FN(load)(e->first) : none;
+/* Ends `count` pixels from `to` floats on, nothing rounded. */
+TI_INLINE void FN(end_some)(const FN(blocked_ending) *e, float *y, const float *x, VF factor, VF shift, const int count, ptrdiff_t to) {
+  const VF none = FN(set)(0.f), first = e->first ? FN(load)(e->first) : none;
   const VF scale = e->is_affine ? FN(load)(e->scale) : none, added = e->is_affine ? FN(load)(e->shift) : none;
+  VF v[4];
+  TI_EACH(count) v[p] = FN(fma)(FN(load)(x + to + p * VL), factor, shift);
+  FN(end_rounded)(e, count, v, first, scale, added, to, NULL);
+  TI_EACH(count) FN(store)(y + to + p * VL, v[p]);
+}
+/* Ends pixels that lie one behind the other, nothing rounded. */
+static void FN(end_in_registers)(const FN(blocked_ending) *e, float *y, const float *x, VF factor, VF shift, int64_t pixels) {
   int64_t i = 0;
-  for (; i + HANDFUL <= pixels; i += HANDFUL) {
-    VF v[HANDFUL];
-    TI_EACH(HANDFUL) v[p] = FN(fma)(FN(load)(x + (i + p) * VL), factor, shift);
-    FN(end_rounded)(e, HANDFUL, v, first, scale, added, i * VL, NULL);
-    TI_EACH(HANDFUL) FN(store)(y + (i + p) * VL, v[p]);
-  }
-  return i;
+  for (; i + 4 <= pixels; i += 4) FN(end_some)(e, y, x, factor, shift, 4, i * VL);
+  for (; i < pixels; i++) FN(end_some)(e, y, x, factor, shift, 1, i * VL);
 }
 
 TI_KERNEL(end_blocked) {
@@ -97,9 +97,11 @@ TI_KERNEL(end_blocked) {
     if (p->has_shift) shift = FN(load)((const float *)args[3] + item * VL);
     FN(blocked_ending) e = FN(begin_ending)(args + 2 + p->has_factor + p->has_shift, p->flags, p->activation, blocks * VL, block * VL, args[0], p->channels, p->pixels);
     FN(move_ending)(&e, first);
-    int64_t i = e.rounding.is_any ? 0 : FN(end_in_registers)(&e, y, x, factor, shift, p->pixels);
-    FN(move_ending)(&e, i * VL);
-    for (; i < p->pixels; i += RUN) {
+    if (!e.rounding.is_any) {
+      FN(end_in_registers)(&e, y, x, factor, shift, p->pixels);
+      continue;
+    }
+    for (int64_t i = 0; i < p->pixels; i += RUN) {
       const int64_t count = ti_min(RUN, p->pixels - i);
       for (int64_t k = i * VL; k < (i + count) * VL; k += VL) FN(store)(y + k, FN(fma)(FN(load)(x + k), factor, shift));
       FN(end_block)(&e, y + i * VL, at, count, 0);
