@@ -1,4 +1,4 @@
-"""What a forward saves for its backward lies in blocks where it was computed so, and normalisations between stay there."""
+"""What a forward saves for its backward lies in blocks where it was computed so, as norms between convolutions do."""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ def edge_of(
     }
     converts, saved = not has_sizes and not is_observed, _saved_alone(expected)
     return Edge(
-        strides, saved, frozenset(plain), in_blocks=saved if converts else frozenset(), copied=frozenset() if has_sizes else frozenset(copied),
+        strides, saved, frozenset(plain), in_blocks=saved if converts else frozenset(),
+        copied=frozenset() if has_sizes else frozenset(copied),
         written=stored_over, bfloat_inputs=bfloats if converts else frozenset(),
         bfloat_outputs=_bfloats_made(expected) if converts else frozenset(),
     )

@@ -22,7 +22,10 @@ BATCH_FACTORS_BLOCKED = Kernel(
 """What ``end_blocked`` reads, 0 behind the last channel."""
 BATCH_GRAD_SUMS_BLOCKED = Kernel(
     "batch_grad_sums_blocked",
-    {"partials": "of `batch_grad_sums`", "dy": "as x", "x": "[samples][blocks][positions][lanes]", "mean": "[channels]"},
+    {
+        "partials": "of `batch_grad_sums`", "dy": "as x", "x": "[samples][blocks][positions][lanes]",
+        "mean": "[channels]",
+    },
     BatchInts, Nothing, items="blocks * splits",
 )
 BATCH_GRAD_APPLY_BLOCKED = Kernel(

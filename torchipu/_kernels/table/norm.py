@@ -211,7 +211,7 @@ GROUP_ROW_GRAD_APPLY = Kernel(
 class BatchInts(NamedTuple):
     """Integers of the kernels of batch normalisation, of x ``[samples][channels][positions]``.
 
-    A channel is cut into splits of at most BATCH_SPLIT elements, all positions of several samples or some of one sample.
+    A channel is cut into splits of at most BATCH_SPLIT elements: all positions of several samples, or some of one.
 
     Attributes:
         samples: Of the batch.

@@ -63,7 +63,7 @@ class Ending:
             normalisation or the product with the factor, the sum with the addend, the activation; None for one that
             is no half, or whose values all are halves.
         affine: What is added first, then scales and shifts, each as `fold_blocked` makes them; in place of a bias, a
-            normalisation and a factor.
+            normalisation and a factor. Only `end_blocked` adds it where nothing is rounded.
     """
 
     def __init__(
