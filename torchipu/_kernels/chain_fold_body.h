@@ -36,7 +36,7 @@ TI_INLINE void FN(fold_vectors)(float *near, const float *x, const float *y, int
   for (int64_t r = 0; r < rows; r++, x += columns, y += y ? columns : 0)
     for (int j = 0; j < vectors; j++) {
       const VF v = n < VL ? FN(load_part)(x, n) : FN(load)(x + j * VL);
-      a[j] = y ? FN(fma)(v, n < VL ? FN(load_part)(y, n) : FN(load)(y + j * VL), a[j]) : FN(combine)(a[j], v, mode);
+      a[j] = y ? FN(combine_both)(a[j], v, n < VL ? FN(load_part)(y, n) : FN(load)(y + j * VL), mode) : FN(combine)(a[j], v, mode);
     }
   for (int j = 0; j < vectors; j++) FN(store)(near + j * VL, a[j]);
 }
@@ -47,7 +47,12 @@ TI_INLINE void FN(fold_down_as)(float *near, const float *x, const float *y, int
   if (j < columns) FN(fold_vectors)(near + j, x + j, y ? y + j : 0, rows, columns, 1, columns - j, mode);
 }
 static void FN(fold_down)(float *near, const float *x, const float *y, int64_t rows, int64_t columns, int mode) {
-  if (y) { FN(fold_down_as)(near, x, y, rows, columns, TI_FOLDING_SUM); return; }
+  if (y) {
+    if (mode == TI_FOLDING_SUM) FN(fold_down_as)(near, x, y, rows, columns, TI_FOLDING_SUM);
+    else if (mode == TI_FOLDING_SUM_SQUARES) FN(fold_down_as)(near, x, y, rows, columns, TI_FOLDING_SUM_SQUARES);
+    else FN(fold_down_as)(near, x, y, rows, columns, TI_FOLDING_SUM_MAGNITUDES);
+    return;
+  }
 #define TI_CASE(m) case TI_FOLDING_##m: FN(fold_down_as)(near, x, 0, rows, columns, TI_FOLDING_##m); break;
   switch (mode) {
     TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
@@ -64,7 +69,7 @@ static int FN(fold_long)(FN(chain_call) *c, const chain_fold_ints *p, int64_t st
     const int trap = FN(run_piece)(c, start + done, n);
     if (trap) return trap;
     const float *const x = FN(value_of)(c, p->value, n);
-    const double part = p->factor < 0 ? FN(reduce_run)(x, 1, n, mode) : FN(product_run)(x, FN(value_of)(c, p->factor, n), n);
+    const double part = p->other < 0 ? FN(reduce_run)(x, 1, n, mode) : FN(reduce_both)(x, FN(value_of)(c, p->other, n), n, mode);
     r = FN(combine1)(r, part, FN(joining)(mode));
     done += n;
   }
@@ -86,7 +91,7 @@ static int FN(fold_columns)(FN(chain_call) *c, const chain_fold_ints *p, int64_t
     n = FN(cut_piece)(c, first, n, columns);
     const int trap = FN(run_piece)(c, first, n);
     if (trap) return trap;
-    const float *const x = FN(value_of)(c, p->value, n), *const y = p->factor < 0 ? 0 : FN(value_of)(c, p->factor, n);
+    const float *const x = FN(value_of)(c, p->value, n), *const y = p->other < 0 ? 0 : FN(value_of)(c, p->other, n);
     FN(fold_down)(near, x, y, n / columns, columns, mode);
     row += n / columns, held += n / columns;
     if (held < 32 && row < rows) continue;
@@ -145,7 +150,7 @@ TI_KERNEL(chain_fold) {
     const long n = FN(cut_piece)(&c, row * length, (long)(ti_min(most, stop - row) * length), length);
     const int trap = FN(run_piece)(&c, row * length, n);
     if (trap) return trap;
-    const float *const x = FN(value_of)(&c, p->value, n), *const y = p->factor < 0 ? 0 : FN(value_of)(&c, p->factor, n);
+    const float *const x = FN(value_of)(&c, p->value, n), *const y = p->other < 0 ? 0 : FN(value_of)(&c, p->other, n);
     if (length <= TI_REDUCE_FEW) FN(fold_few)(out + row, x, n / length, length, mode, scale, root);
     else FN(fold_rows)(out + row, x, y, length, n / length, (long)length, mode, scale, root);
     row += n / length;

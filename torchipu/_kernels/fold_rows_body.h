@@ -70,17 +70,21 @@ TI_INLINE VF FN(extremes)(const float *x, long n, const int mode) {
   const int join = FN(joining)(mode);
   return FN(combine)(FN(combine)(a[0], a[1], join), FN(combine)(a[2], a[3], join), join);
 }
-/* What up to 2048 neighbours come to in each lane; of halves the sum, and of products with y, where there is one. */
+/* a with a number more, and what there is of a second one: sums are of products then, others of differences. */
+TI_INLINE VF FN(combine_both)(VF a, VF x, VF y, const int mode) {
+  return mode == TI_FOLDING_SUM ? FN(fma)(x, y, a) : FN(combine)(a, x - y, mode);
+}
+/* What up to 2048 neighbours come to in each lane; of halves the sum; together with those of y, where there are some. */
 TI_INLINE VF FN(fold_lanes)(const void *from, const float *y, long n, const int mode, const int is_half) {
   const float *const x = (const float *)from;
   const uint16_t *const h = (const uint16_t *)from;
-  if (!is_half && (mode == TI_FOLDING_LARGEST || mode == TI_FOLDING_SMALLEST || mode == TI_FOLDING_LARGEST_MAGNITUDE))
+  if (!is_half && !y && (mode == TI_FOLDING_LARGEST || mode == TI_FOLDING_SMALLEST || mode == TI_FOLDING_LARGEST_MAGNITUDE))
     return FN(extremes)(x, n, mode);
   const VF start = FN(set)((float)FN(neutral)(mode));
   VF a[4] = {start, start, start, start};
   long i = 0;
 #define TI_NEXT(a, at) \
-  (y ? FN(fma)(FN(load)(x + (at)), FN(load)(y + (at)), a) \
+  (y ? FN(combine_both)(a, FN(load)(x + (at)), FN(load)(y + (at)), mode) \
      : FN(combine)(a, is_half ? FN(from_half)(h + (at)) : FN(load)(x + (at)), mode))
   for (; i + 4 * VL <= n; i += 4 * VL)
     for (int j = 0; j < 4; j++) a[j] = TI_NEXT(a[j], i + j * VL);
@@ -91,7 +95,7 @@ TI_INLINE VF FN(fold_lanes)(const void *from, const float *y, long n, const int 
     uint16_t lanes[VL] = {0};
     if (is_half) memcpy(lanes, h + i, (size_t)(n - i) * sizeof *h);
     const VF rest = is_half ? FN(from_half)(lanes) : FN(load_part)(x + i, n - i);
-    const VF next = y ? FN(fma)(rest, FN(load_part)(y + i, n - i), a[1]) : FN(combine)(a[1], rest, mode);
+    const VF next = y ? FN(combine_both)(a[1], rest, FN(load_part)(y + i, n - i), mode) : FN(combine)(a[1], rest, mode);
     a[1] = FN(sel)(FN(first)(n - i), next, a[1]);
   }
   const int join = FN(joining)(mode);
@@ -127,11 +131,16 @@ static double FN(reduce_halves)(const uint16_t *x, int64_t n) {
   for (int64_t i = 0; i < n; i += 2048) r += FN(reduce_block)(x + i, (long)(n - i < 2048 ? n - i : 2048), TI_FOLDING_SUM, 1);
   return r;
 }
-/* The sum of the products of two runs. */
-static double FN(product_run)(const float *x, const float *y, int64_t n) {
+/* Two runs together: a sum of products, of squares of differences or of their magnitudes. */
+static double FN(reduce_both)(const float *x, const float *y, int64_t n, int mode) {
   double r = 0;
-  for (int64_t i = 0; i < n; i += 2048)
-    r += FN(sum_lanes)(FN(fold_lanes)(x + i, y + i, (long)(n - i < 2048 ? n - i : 2048), TI_FOLDING_SUM, 0));
+  for (int64_t i = 0; i < n; i += 2048) {
+    const long part = (long)(n - i < 2048 ? n - i : 2048);
+    r += FN(sum_lanes)(
+        mode == TI_FOLDING_SUM ? FN(fold_lanes)(x + i, y + i, part, TI_FOLDING_SUM, 0)
+        : mode == TI_FOLDING_SUM_SQUARES ? FN(fold_lanes)(x + i, y + i, part, TI_FOLDING_SUM_SQUARES, 0)
+                                         : FN(fold_lanes)(x + i, y + i, part, TI_FOLDING_SUM_MAGNITUDES, 0));
+  }
   return r;
 }
 #if VL == 16
@@ -189,7 +198,9 @@ TI_INLINE void FN(fold_rows_as)(
 static void FN(fold_rows)(
     float *out, const float *x, const float *y, int64_t apart, int64_t rows, long n, int mode, double scale, int root) {
   if (y) {
-    FN(fold_rows_as)(out, x, y, apart, rows, n, scale, root, TI_FOLDING_SUM);
+    if (mode == TI_FOLDING_SUM) FN(fold_rows_as)(out, x, y, apart, rows, n, scale, root, TI_FOLDING_SUM);
+    else if (mode == TI_FOLDING_SUM_SQUARES) FN(fold_rows_as)(out, x, y, apart, rows, n, scale, root, TI_FOLDING_SUM_SQUARES);
+    else FN(fold_rows_as)(out, x, y, apart, rows, n, scale, root, TI_FOLDING_SUM_MAGNITUDES);
     return;
   }
 #define TI_CASE(m) case TI_FOLDING_##m: FN(fold_rows_as)(out, x, 0, apart, rows, n, scale, root, TI_FOLDING_##m); break;

@@ -196,6 +196,18 @@ TI_KERNEL(reduce_columns) {
 
 #include "reduce_integers_body.h"
 
+/* The first place of a number that is there, or of any NaN where it is one. */
+TI_INLINE int64_t FN(place_of)(const float *x, int64_t n, float number) {
+  const VF all = FN(set)(number);
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) {
+    const VF v = FN(load)(x + i);
+    const uint32_t found = FN(bits)(number == number ? FN(eq)(v, all) : FN(isnan)(v));
+    if (found) return i + __builtin_ctz(found);
+  }
+  while (i < n - 1 && (number == number ? x[i] != number : x[i] == x[i])) i++;
+  return i;
+}
 TI_KERNEL(arg_rows) {
   (void)scalars, (void)scratch;
   const arg_rows_ints *const p = (const arg_rows_ints *)ints;
@@ -211,8 +223,7 @@ TI_KERNEL(arg_rows) {
     } else {
       const float *x = (const float *)args[2] + item * n;
       float r = (float)FN(reduce_run)(x, 1, n, smallest ? TI_FOLDING_SMALLEST : TI_FOLDING_LARGEST);
-      if (r != r) while (best < n - 1 && x[best] == x[best]) best++;
-      else while (best < n - 1 && x[best] != r) best++;
+      best = FN(place_of)(x, n, r);
       ((float *)args[0])[item] = x[best];
     }
     indices[item] = best;

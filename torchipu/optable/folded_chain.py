@@ -14,6 +14,9 @@ from torchipu.optable.host_tensor import HostTensor, collapse
 from torchipu.optable.planner import ChainFold
 from torchipu.optable.samples import Samples
 
+TAKEN = {"f_square": Folding.SUM_SQUARES, "f_abs": Folding.SUM_MAGNITUDES}
+BOTH = {Folding.SUM: "f_mul", Folding.SUM_SQUARES: "f_sub", Folding.SUM_MAGNITUDES: "f_sub"}
+"""What a sum may take over of the last instructions: of one value, and then of two."""
 NEAR_LANES = 16
 """Elements behind a block of sums, which are kept in whole vectors."""
 
@@ -40,17 +43,23 @@ class FoldedEmission(Emission):
         self.nodes = self.chain.nodes
         self.num_outputs = len(self.results) + 1
         self.folding, self.reduced = self.fold.folding, (self.value,)
-        node = self.nodes[self.value.number]
-        is_stored = any(value == self.value for value, _ in self.results)
-        adds_products = self.fold.columns or self.fold.length > REDUCE_FEW
-        if is_stored or self.folding is not Folding.SUM:
-            return
-        if node.operation == "f_square":
-            self.folding, self.reduced = Folding.SUM_SQUARES, node.inputs
-        elif node.operation == "f_mul" and adds_products and not any(map(self._is_one_number, node.inputs)):
+        if not any(value == self.value for value, _ in self.results):
+            self._take_last_instructions()
+
+    def _take_last_instructions(self) -> None:
+        """Let the reduction do what the value comes about by: squares, magnitudes, products and differences."""
+        assert self.fold is not None
+        folding, (value,) = self.folding, self.reduced
+        node = self.nodes[value.number]
+        if folding is Folding.SUM and node.operation in TAKEN:
+            folding, value = TAKEN[node.operation], node.inputs[0]
+            if self._is_one_number(value):
+                return
+            self.folding, self.reduced, node = folding, (value,), self.nodes[value.number]
+        reads_both = self.fold.columns or self.fold.length > REDUCE_FEW
+        is_both = node.operation == BOTH.get(folding) and not any(map(self._is_one_number, node.inputs))
+        if reads_both and is_both and not any(value == stored for stored, _ in self.results):
             self.reduced = node.inputs
-        if any(map(self._is_one_number, self.reduced)):
-            self.folding, self.reduced = self.fold.folding, (self.value,)
 
     def _is_one_number(self, value: Value) -> bool:
         """Whether a value is one number for all elements, of which a line alone is there."""

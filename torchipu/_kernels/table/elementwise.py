@@ -155,7 +155,8 @@ class ChainFoldInts(NamedTuple):
         folding: What becomes of the values: a `Folding`.
         out: Which argument takes the results.
         value: Slot of the value that is reduced.
-        factor: Slot of what it is multiplied with, of which the sum is taken; -1 for nothing.
+        other: Slot of what goes with it, -1 for nothing: of products the sum is taken, of differences the sum of
+            squares or of magnitudes.
         length: Elements of a row, or, where there are columns, rows down which is reduced.
         results: Rows, or stacks of columns.
         columns: Elements side by side down which is reduced; 0 where rows are reduced.
@@ -173,7 +174,7 @@ class ChainFoldInts(NamedTuple):
     folding: int
     out: int
     value: int
-    factor: int
+    other: int
     length: int
     results: int
     columns: int
