@@ -195,7 +195,7 @@ class Planner(Operands):
         return held if self._folded.foldable(self._current, tensor, held) else None
 
     def fold_chain(self, tensor: Tensor, fold: ChainFold) -> None:
-        """Let the chain that stores such a value reduce it instead, as a step of the op that is emitted if that may be."""
+        """Let the chain that stores such a value reduce it instead, as a step of the op that is emitted if it may."""
         self._brought += self._folded.fold(self.values.by_tensor[tensor], fold, self.steps)
 
     def random_state(self, op: Op) -> HostTensor:

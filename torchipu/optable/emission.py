@@ -159,7 +159,7 @@ class Emission:
         return last
 
     def _kept_uses(self) -> dict[int, int]:
-        """Return the values that are needed when the instructions have run, each with the last number it is held for."""
+        """Return the values that are needed when all has run, each with the number up to which it is held at least."""
         return {value.number: value.number for value, _ in self.results}
 
     def _direct_results(self) -> dict[int, int]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from torchipu._kernels.table.elementwise import CHAIN_FOLD, ChainFoldInts, ChainFoldScalars, SlotKind
 from torchipu._kernels.table.reduce import REDUCE_FEW, Folding
-from torchipu.ir.sizes import largest, of_numbers
+from torchipu.ir.sizes import of_numbers
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import Value
 from torchipu.optable.emission import SHARE_NS, Emission, Stored
-from torchipu.optable.host_tensor import HostTensor, collapse
+from torchipu.optable.host_tensor import collapse
 from torchipu.optable.planner import ChainFold
 from torchipu.optable.samples import Samples
 
@@ -21,7 +21,7 @@ NEAR_LANES = 16
 """Elements behind a block of sums, which are kept in whole vectors."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class FoldedEmission(Emission):
     """Turns the nodes of a chain into slots and instructions, and one of its values into what is reduced.
 
@@ -30,16 +30,20 @@ class FoldedEmission(Emission):
         results: Other values and where they are stored.
         value: What is reduced, in a register of floats.
         fold: How, and where results go.
+
+    Attributes:
+        folding: What becomes of what is reduced in the end.
+        reduced: That: the value, or what it comes about by, which the reduction then does by itself.
+        direct: The result that each value is written to in place, by number of the value.
     """
 
-    value: Value = Value(-1, "f")
-    fold: ChainFold | None = None
-    folding: Folding = Folding.SUM
-    reduced: tuple[Value, ...] = ()
-    direct: dict[int, int] = field(default_factory=dict)
+    value: Value
+    fold: ChainFold
+    folding: Folding = field(init=False)
+    reduced: tuple[Value, ...] = field(init=False)
+    direct: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        assert self.fold is not None
         self.nodes = self.chain.nodes
         self.num_outputs = len(self.results) + 1
         self.folding, self.reduced = self.fold.folding, (self.value,)
@@ -48,7 +52,6 @@ class FoldedEmission(Emission):
 
     def _take_last_instructions(self) -> None:
         """Let the reduction do what the value comes about by: squares, magnitudes, products and differences."""
-        assert self.fold is not None
         folding, (value,) = self.folding, self.reduced
         node = self.nodes[value.number]
         if folding is Folding.SUM and node.operation in TAKEN:
@@ -73,13 +76,12 @@ class FoldedEmission(Emission):
         return {**kept, **{value.number: len(self.nodes) for value in self.reduced}}
 
     def _direct_results(self) -> dict[int, int]:
-        # Slots(True) makes a class of its own, which super() without arguments does not know.
+        # A class with slots is made anew, and super() without arguments does not know it.
         self.direct = Emission._direct_results(self)
         return self.direct
 
     def _append_step(self) -> None:
         fold = self.fold
-        assert fold is not None
         slots = [self._slot(value, self.direct) for value in self.reduced]
         if any(self.slots[slot].kind in (SlotKind.CONSTANT, SlotKind.UNIFORM) for slot in slots):
             raise ValueError("a chain reduces one number for all elements")
@@ -94,9 +96,9 @@ class FoldedEmission(Emission):
         self.chain.plan.step(
             CHAIN_FOLD, [*(held for _, held in self.results), fold.out], self.inputs,
             ints=ChainFoldInts(
-                self.folding, len(self.results), slots[0], slots[1] if len(slots) > 1 else -1, fold.length, fold.results,
-                fold.columns, fold.chunk, fold.chunks, together, fold.root, scratch + 64, block, len(self.slots),
-                len(self.program), program,
+                self.folding, len(self.results), slots[0], slots[1] if len(slots) > 1 else -1, fold.length,
+                fold.results, fold.columns, fold.chunk, fold.chunks, together, fold.root, scratch + 64, block,
+                len(self.slots), len(self.program), program,
             ),
             scalars=ChainFoldScalars(fold.scale, (*self.scalars, 0.0, 0.0, 0.0)),
             items=items, grain=_grain(elements, self.cost_ns),
@@ -108,7 +110,6 @@ class FoldedEmission(Emission):
     def _written(self, block: int, together: int) -> Blocks | None:
         """Return which results an item writes."""
         fold = self.fold
-        assert fold is not None
         if fold.chunks > 1:
             return None
         if fold.columns:
@@ -118,7 +119,6 @@ class FoldedEmission(Emission):
     def _samples(self, block: int, together: int) -> Samples | None:
         """Return the samples: rows, or stacks of columns, where an item has all of them."""
         fold = self.fold
-        assert fold is not None
         if fold.chunks > 1 or fold.columns > block:
             return None
         held = [*(held for _, held in self.results), fold.out, *self.inputs]

@@ -10,9 +10,9 @@ from torchipu._kernels.table.reduce import REDUCE_PANEL, Folding
 from torchipu.host.emit.reduce import JOINING, LEAST_TALL, MIN_COLUMNS, chunks_of, emit_reduction
 from torchipu.ir.graph import Tensor
 from torchipu.ir.sizes import of_numbers
+from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import ChainFold, HostPlanner
-from torchipu.ir.types import DType
 
 LEAST_FOLDED = 1 << 9
 """Elements of a value that a chain rather reduces than stores: of fewer it does not matter."""
@@ -90,11 +90,9 @@ def emit_by_chain(
     if is_last:
         return True
     # Rows leave their partials beside each other, columns one block of results after another.
-    shape, reduced = ((results, chunks), (1,))
-    if width:
-        shape, reduced = ((chunks, results, together, columns), (0, 2))
+    shape = (chunks, results, together, columns) if width else (results, chunks)
     partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
-    emit_reduction(plan, out, partials, reduced, JOINING.get(folding, folding), scale=scale, root=root)
+    emit_reduction(plan, out, partials, (0, 2) if width else (1,), JOINING.get(folding, folding), scale=scale, root=root)
     return True
 
 
