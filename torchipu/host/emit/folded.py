@@ -92,7 +92,8 @@ def emit_by_chain(
     # Rows leave their partials beside each other, columns one block of results after another.
     shape = (chunks, results, together, columns) if width else (results, chunks)
     partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
-    emit_reduction(plan, out, partials, (0, 2) if width else (1,), JOINING.get(folding, folding), scale=scale, root=root)
+    dims, joining = (0, 2) if width else (1,), JOINING.get(folding, folding)
+    emit_reduction(plan, out, partials, dims, joining, scale=scale, root=root)
     return True
 
 
