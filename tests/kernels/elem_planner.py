@@ -15,7 +15,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join
 from torchipu.optable.emission import emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
-from torchipu.optable.planner import Joining
+from torchipu.optable.planner import ChainFold, Joining
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import lookup
 
@@ -66,6 +66,14 @@ class MiniPlanner:
 
     def may_have_floats(self, tensor: Tensor) -> bool:
         return False
+
+    def foldable(self, tensor: Tensor) -> HostTensor | None:
+        """Return None: calls come one by one."""
+        return None
+
+    def fold_chain(self, tensor: Tensor, fold: ChainFold) -> None:
+        """Refuse: nothing is foldable."""
+        raise NotImplementedError(f"{tensor} is reduced by itself")
 
     def output(
         self, tensor: Tensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,

@@ -4,6 +4,7 @@
 #include "philox.h"
 #include "special_functions.h"
 #include "table/elementwise.h"
+#include "table/reduce.h"
 #define TI_CHAIN_OPS(X) TI_VECTOR_OPS(X) TI_SCALAR_OPS(X)
 
 enum {

@@ -442,98 +442,132 @@ TI_INLINE void FN(load_operand)(char *const *args, const chain_slot *slots, cons
   FN(walk)(to, base, slot, start, n, 0);
 }
 
-#define TI_PIECE_BLOCKS 4
-TI_KERNEL(chain) {
-  const chain_ints *const p = (const chain_ints *)ints;
-  const int64_t elements = p->elements, block = p->block;
-  const int num_slots = (int)p->num_slots, num_instructions = (int)p->num_instructions;
-  const double *constants = ((const chain_scalars *)scalars)->constants;
-  const chain_slot *slots = (const chain_slot *)p->program;
-  const chain_instruction *program = (const chain_instruction *)(slots + num_slots);
+/* A chain as a call goes through it. */
+typedef struct {
+  const chain_slot *slots;
+  const chain_instruction *program;
+  const double *constants;
+  char *const *args;
+  int64_t block;                    /* elements of a piece that begins where others do */
+  int num_instructions, num_direct, num_cut, is_random, is_direct;
   char *at[TI_MAX_SLOTS];
   long mask[TI_MAX_SLOTS];
-  int direct[TI_MAX_SLOTS], num_direct = 0, cut[TI_MAX_SLOTS], num_cut = 0, is_random = 0;
-  char *own[TI_MAX_SLOTS];                            /* where a register's own memory is, whatever it shows */
-  int filled_by[TI_MAX_SLOTS];  /* what has loaded a register with what each block begins with; -1 if nothing has */
+  int direct[TI_MAX_SLOTS], cut[TI_MAX_SLOTS];
+  char *own[TI_MAX_SLOTS];          /* where a register's own memory is, whatever it shows */
+  int filled_by[TI_MAX_SLOTS];      /* what has loaded a register with what each block begins with; -1 if nothing has */
+  int64_t from[TI_MAX_SLOTS];       /* where a stretch of an operand begins; -1 where there is none as long as the piece */
+  FN(keys) keys[TI_MAX_SLOTS];      /* by the slot of the random words; made once for all blocks */
+} FN(chain_call);
+/* capacity: elements that registers hold */
+static void FN(begin_chain)(FN(chain_call) *c, char *const *args, char *scratch, const int64_t *numbers, const double *constants,
+                            int num_slots, int num_instructions, int64_t block, int64_t capacity) {
+  const chain_slot *const slots = c->slots = (const chain_slot *)numbers;
+  c->program = (const chain_instruction *)(slots + num_slots);
+  c->constants = constants, c->args = args, c->block = block, c->num_instructions = num_instructions;
+  c->num_direct = c->num_cut = c->is_random = 0;
   for (int s = 0; s < num_slots; s++) {
     const chain_slot *slot = slots + s;
     const int dtype = (int)slot->dtype;
-    mask[s] = -1;
-    at[s] = own[s] = (char *)scratch + slot->offset;
-    filled_by[s] = -1;
+    c->mask[s] = -1;
+    c->at[s] = c->own[s] = scratch + slot->offset;
+    c->filled_by[s] = -1;
     switch (slot->kind) {
       case TI_SLOT_KIND_DIRECT:
-        direct[num_direct++] = s;
-        at[s] = own[s] = args[slot->argument] + begin * block * FN(register_bytes)(dtype);
+        c->direct[c->num_direct++] = s;
         break;
       case TI_SLOT_KIND_CONSTANT:
-        FN(fill_constant)(at[s], dtype, slot->shape[0], constants[slot->shape[1]], block);
-        mask[s] = dtype == TI_BOOL ? -1 : 0;
+        FN(fill_constant)(c->at[s], dtype, slot->shape[0], constants[slot->shape[1]], capacity);
+        c->mask[s] = dtype == TI_BOOL ? -1 : 0;
         break;
       case TI_SLOT_KIND_UNIFORM:
-        FN(load_run)(at[s], args[slot->argument], dtype, 0, dtype == TI_BOOL ? block : VL * 4 / FN(register_bytes)(dtype));
-        mask[s] = dtype == TI_BOOL ? -1 : 0;
+        FN(load_run)(c->at[s], args[slot->argument], dtype, 0, dtype == TI_BOOL ? capacity : VL * 4 / FN(register_bytes)(dtype));
+        c->mask[s] = dtype == TI_BOOL ? -1 : 0;
         break;
       default: break;
     }
   }
-  FN(keys) keys[TI_MAX_SLOTS];  /* by the slot of the random words; made once for all blocks */
   for (int i = 0; i < num_instructions; i++) {
-    const chain_instruction *q = program + i;
+    const chain_instruction *q = c->program + i;
     if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
-      is_random = 1;
-      if (q->b != q->a) keys[q->b] = FN(keys_of)((const int64_t *)args[slots[q->b].argument]);
+      c->is_random = 1;
+      if (q->b != q->a) c->keys[q->b] = FN(keys_of)((const int64_t *)args[slots[q->b].argument]);
     }
     if (q->operation == TI_OP_x_load && slots[q->result].kind == TI_SLOT_KIND_REGISTER && FN(has_stretches)(slots + q->a))
-      cut[num_cut++] = (int)q->a;
+      c->cut[c->num_cut++] = (int)q->a;
   }
   /* what nothing of lies in scratch may be done in longer pieces: to begin one takes as long as some vectors do */
-  int is_direct = 1;
+  c->is_direct = 1;
   for (int s = 0; s < num_slots; s++)
-    is_direct &= slots[s].kind == TI_SLOT_KIND_DIRECT || (slots[s].kind != TI_SLOT_KIND_REGISTER && slots[s].kind != TI_SLOT_KIND_WALK && !mask[s]);
-  const int64_t stop = ti_min(elements, end * block), piece = is_direct ? TI_PIECE_BLOCKS * block : block;
-  int64_t from[TI_MAX_SLOTS];  /* where a stretch of an operand begins; -1 where there is none as long as the piece */
+    c->is_direct &= slots[s].kind == TI_SLOT_KIND_DIRECT || (slots[s].kind != TI_SLOT_KIND_REGISTER && slots[s].kind != TI_SLOT_KIND_WALK && !c->mask[s]);
+}
+/* How long the piece from an element on is, n at most: as long as what operands have side by side, where that is long enough.
+ * What is not cut within groups is cut between them, where there is more than one; 1 for elements. */
+TI_INLINE long FN(cut_piece)(FN(chain_call) *c, int64_t start, long n, const int64_t group) {
+  for (int j = 0; j < c->num_cut; j++) {
+    int64_t run = FN(stretch)(c->slots + c->cut[j], start, c->from + c->cut[j]);
+    if (run >= n) continue;
+    if (c->is_random) run &= ~31L;  /* rounding begins at multiples of 32 */
+    if (group > 1) run -= run % group;
+    if (run >= TI_LEAST_STRETCH / 2) n = (long)run;
+    else c->from[c->cut[j]] = -1;
+  }
+  return n;
+}
+/* Runs the instructions on elements [start, start + n). */
+TI_INLINE int FN(run_piece)(FN(chain_call) *c, int64_t start, long n) {
+  const chain_slot *const slots = c->slots;
+  char **const at = c->at, **const own = c->own;
+  long *const mask = c->mask;
+  for (int j = 0; j < c->num_direct; j++) {
+    const chain_slot *const slot = slots + c->direct[j];
+    at[c->direct[j]] = own[c->direct[j]] = c->args[slot->argument] + start * FN(register_bytes)((int)slot->dtype);
+  }
+  for (int i = 0; i < c->num_instructions; i++) {
+    const chain_instruction *q = c->program + i;
+    if (q->operation == TI_OP_x_load) {
+      FN(load_operand)(c->args, slots, q, i, start, n, c->block, c->from, at, own, mask, c->filled_by);
+    } else if (q->operation == TI_OP_x_store) {
+      const chain_slot *slot = slots + q->result;
+      if (!mask[q->a]) FN(load_run)(own[q->a], at[q->a], (int)slots[q->a].dtype, 0, n), mask[q->a] = -1;
+      FN(walk)(at[q->a], c->args[slot->argument], slot, start, n, 1);
+    } else if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
+      const int64_t *state = q->b == q->a ? 0 : (const int64_t *)c->args[slots[q->b].argument];
+      const float *from = (const float *)at[q->a];
+      const int overflow = (int)c->constants[q->scalar], to_nearest = FN(rounds_to_nearest)(state);
+      float *const floats = (float *)own[q->result];
+      uint16_t *const halves = (uint16_t *)c->args[slots[q->result].argument] + start;
+      if (q->operation == TI_OP_f_round_by && to_nearest) FN(round_run)(floats, from, mask[q->a], 0, start, n, overflow);
+      else if (q->operation == TI_OP_f_round_by) FN(round_keyed_run)(floats, from, mask[q->a], c->keys[q->b], start, n, overflow);
+      else if (to_nearest) FN(round_to)(halves, from, mask[q->a], 0, start, n, overflow);
+      else FN(round_keyed_to)(halves, from, mask[q->a], c->keys[q->b], start, n, overflow);
+    } else {
+      int trap = FN(instructions)[q->operation](own[q->result], at[q->a], at[q->b], at[q->c], n, mask[q->a], mask[q->b], mask[q->c],
+                                                c->constants + q->scalar);
+      if (trap) return trap;
+    }
+    if (q->operation != TI_OP_x_load && q->operation != TI_OP_x_store && q->operation != TI_OP_x_round_store)
+      at[q->result] = own[q->result], mask[q->result] = -1, c->filled_by[q->result] = -1;
+  }
+  return TI_OK;
+}
+
+#define TI_PIECE_BLOCKS 4
+TI_KERNEL(chain) {
+  const chain_ints *const p = (const chain_ints *)ints;
+  const int64_t block = p->block, stop = ti_min(p->elements, end * block);
+  FN(chain_call) c;
+  FN(begin_chain)(&c, args, (char *)scratch, p->program, ((const chain_scalars *)scalars)->constants, (int)p->num_slots,
+                  (int)p->num_instructions, block, block);
+  const int64_t piece = c.is_direct ? TI_PIECE_BLOCKS * block : block;
   for (int64_t start = begin * block; start < stop;) {
-    long n = (long)ti_min(piece - start % piece, stop - start);
-    for (int j = 0; j < num_cut; j++) {
-      int64_t run = FN(stretch)(slots + cut[j], start, from + cut[j]);
-      if (run >= n) continue;
-      if (is_random) run &= ~31L;  /* rounding begins at multiples of 32 */
-      if (run >= TI_LEAST_STRETCH / 2) n = (long)run;
-      else from[cut[j]] = -1;
-    }
-    for (int i = 0; i < num_instructions; i++) {
-      const chain_instruction *q = program + i;
-      if (q->operation == TI_OP_x_load) {
-        FN(load_operand)(args, slots, q, i, start, n, block, from, at, own, mask, filled_by);
-      } else if (q->operation == TI_OP_x_store) {
-        const chain_slot *slot = slots + q->result;
-        if (!mask[q->a]) FN(load_run)(own[q->a], at[q->a], (int)slots[q->a].dtype, 0, n), mask[q->a] = -1;
-        FN(walk)(at[q->a], args[slot->argument], slot, start, n, 1);
-      } else if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
-        const int64_t *state = q->b == q->a ? 0 : (const int64_t *)args[slots[q->b].argument];
-        const float *from = (const float *)at[q->a];
-        const int overflow = (int)constants[q->scalar], to_nearest = FN(rounds_to_nearest)(state);
-        float *const floats = (float *)own[q->result];
-        uint16_t *const halves = (uint16_t *)args[slots[q->result].argument] + start;
-        if (q->operation == TI_OP_f_round_by && to_nearest) FN(round_run)(floats, from, mask[q->a], 0, start, n, overflow);
-        else if (q->operation == TI_OP_f_round_by) FN(round_keyed_run)(floats, from, mask[q->a], keys[q->b], start, n, overflow);
-        else if (to_nearest) FN(round_to)(halves, from, mask[q->a], 0, start, n, overflow);
-        else FN(round_keyed_to)(halves, from, mask[q->a], keys[q->b], start, n, overflow);
-      } else {
-        int trap = FN(instructions)[q->operation](own[q->result], at[q->a], at[q->b], at[q->c], n, mask[q->a], mask[q->b], mask[q->c],
-                                          constants + q->scalar);
-        if (trap) return trap;
-      }
-      if (q->operation != TI_OP_x_load && q->operation != TI_OP_x_store && q->operation != TI_OP_x_round_store)
-        at[q->result] = own[q->result], mask[q->result] = -1, filled_by[q->result] = -1;
-    }
-    for (int j = 0; j < num_direct; j++)
-      at[direct[j]] = own[direct[j]] += n * FN(register_bytes)((int)slots[direct[j]].dtype);
+    const long n = FN(cut_piece)(&c, start, (long)ti_min(piece - start % piece, stop - start), 1);
+    const int trap = FN(run_piece)(&c, start, n);
+    if (trap) return trap;
     start += n;
   }
   return TI_OK;
 }
+#include "chain_fold_body.h"
 #undef L
 #undef UL
 #undef B8

@@ -44,6 +44,27 @@ TI_INLINE int FN(take_elements)(
   return TI_OK;
 }
 
+/* Rows of whole lines, which the loop copies itself: to call what copies any takes as long as they do. */
+TI_INLINE int FN(take_lines)(char *const *args, const take_rows_ints *p, int64_t begin, int64_t end, const int64_t bytes) {
+  const int64_t rows = p->rows, n = p->taken, wrap = p->wraps, period = p->period, step = p->step_bytes;
+  const char *table = args[1] + begin / n * rows * bytes;
+  int64_t at = begin % period, left = n - begin % n;
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t ahead = at + TI_ROWS_AHEAD;
+    if (ahead < period) FN(fetch_row)(table, FN(index_at)(args[2], p->index_bytes, ahead), rows, bytes);
+    int64_t k = FN(index_at)(args[2], p->index_bytes, at);
+    if (wrap && k < 0) k += rows;
+    if (k < 0 || k >= rows) return TI_TRAP_INDEX;
+    const float *const from = (const float *)(table + k * bytes);
+    float *const to = (float *)(args[0] + i * step);
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < bytes / 4; j += VL) FN(store)(to + j, FN(load)(from + j));
+    if (++at == period) at = 0;
+    if (!--left) table += rows * bytes, left = n;
+  }
+  return TI_OK;
+}
+
 /* Where a position lies is counted on from row to row: a division takes as long as a short row. */
 TI_KERNEL(take_rows) {
   const take_rows_ints *const p = (const take_rows_ints *)ints;
@@ -60,6 +81,13 @@ TI_KERNEL(take_rows) {
     default: break;
   }
 #undef TI_TAKE
+  if (p->parts == 1) switch (bytes) {
+    case 64: return FN(take_lines)(args, p, begin, end, 64);
+    case 128: return FN(take_lines)(args, p, begin, end, 128);
+    case 256: return FN(take_lines)(args, p, begin, end, 256);
+    default:
+      if (bytes % 64 == 0 && bytes <= TI_FETCHED_BYTES) return FN(take_lines)(args, p, begin, end, bytes);
+  }
   const int64_t part_bytes = bytes / p->parts;
   const char *table = args[1] + begin / n * rows * bytes;
   int64_t at = begin % period, left = n - begin % n;

@@ -3,6 +3,7 @@
  * Float sums add at most 2048 values in vector lanes before they go to a double (rows), or 32 rows before they go to
  * a second accumulator (columns): errors stay near one rounding, whatever the length.
  */
+#include "fold_rows_body.h"
 /* Where the element of a number lies; its place in each dimension goes to `index`. */
 static inline int64_t FN(offset_of)(int64_t number, const reduce_space *s, int64_t *index) {
   int64_t offset = 0;
@@ -37,156 +38,8 @@ static inline int64_t FN(next_place)(int64_t offset, const reduce_space *s, int6
   index[last]++;
   return offset + s->strides[last];
 }
-static inline VF FN(combine)(VF a, VF x, int mode) {
-  switch (mode) {
-    case TI_FOLDING_SUM: return a + x;
-    case TI_FOLDING_SUM_SQUARES: return FN(fma)(x, x, a);
-    case TI_FOLDING_SUM_MAGNITUDES: return a + FN(abs)(x);
-    case TI_FOLDING_PRODUCT: return a * x;
-    case TI_FOLDING_LARGEST: return FN(maximum)(a, x);
-    case TI_FOLDING_SMALLEST: return FN(minimum)(a, x);
-    default: return FN(maximum)(a, FN(abs)(x));
-  }
-}
-static inline double FN(combine1)(double a, double x, int mode) {
-  switch (mode) {
-    case TI_FOLDING_SUM: return a + x;
-    case TI_FOLDING_SUM_SQUARES: return a + x * x;
-    case TI_FOLDING_SUM_MAGNITUDES: return a + fabs(x);
-    case TI_FOLDING_PRODUCT: return a * x;
-    case TI_FOLDING_LARGEST: return x > a || x != x ? x : a;
-    case TI_FOLDING_SMALLEST: return x < a || x != x ? x : a;
-    default: return fabs(x) > a || x != x ? fabs(x) : a;
-  }
-}
-/* How results of parts are joined: squares and magnitudes have been taken by then. */
-static inline int FN(joining)(int mode) {
-  return mode == TI_FOLDING_SUM_SQUARES || mode == TI_FOLDING_SUM_MAGNITUDES ? TI_FOLDING_SUM : mode == TI_FOLDING_LARGEST_MAGNITUDE ? TI_FOLDING_LARGEST : mode;
-}
-static inline double FN(neutral)(int mode) {
-  return mode == TI_FOLDING_PRODUCT ? 1. : mode == TI_FOLDING_LARGEST ? -INFINITY : mode == TI_FOLDING_SMALLEST ? INFINITY : 0.;
-}
-/* What the lanes of a vector make together: products in doubles, as those of parts. */
-TI_INLINE double FN(join_lanes)(VF all, const int mode) {
-  if (mode == TI_FOLDING_SUM) return FN(sum_lanes)(all);
-  if (mode == TI_FOLDING_PRODUCT) {
-    double each[VL];
-    for (int j = 0; j < VL; j++) each[j] = all[j];
-#pragma GCC unroll 4
-    for (int half = VL / 2; half > 0; half /= 2)
-      for (int j = 0; j < half; j++) each[j] *= each[j + half];
-    return each[0];
-  }
-  VI lanes;
-  for (int j = 0; j < VL; j++) lanes[j] = j;
-#pragma GCC unroll 4
-  for (int half = VL / 2; half > 0; half /= 2) all = FN(combine)(all, __builtin_shuffle(all, lanes ^ half), mode);
-  return all[0];
-}
-/* Reduces up to 2048 neighbours, halves or floats. */
-TI_INLINE double FN(reduce_block)(const void *from, long n, const int mode, const int is_half) {
-  const float *const x = (const float *)from;
-  const uint16_t *const h = (const uint16_t *)from;
-  const VF start = FN(set)((float)FN(neutral)(mode));
-  VF a[4] = {start, start, start, start};
-  long i = 0;
-  for (; i + 4 * VL <= n; i += 4 * VL)
-    for (int j = 0; j < 4; j++)
-      a[j] = FN(combine)(a[j], is_half ? FN(from_half)(h + i + j * VL) : FN(load)(x + i + j * VL), mode);
-  for (; i + VL <= n; i += VL) a[0] = FN(combine)(a[0], is_half ? FN(from_half)(h + i) : FN(load)(x + i), mode);
-  if (i < n) {
-    /* lanes past the end keep their accumulator */
-    uint16_t lanes[VL] = {0};
-    if (is_half) memcpy(lanes, h + i, (size_t)(n - i) * sizeof *h);
-    const VF rest = is_half ? FN(from_half)(lanes) : FN(load_part)(x + i, n - i);
-    a[1] = FN(sel)(FN(first)(n - i), FN(combine)(a[1], rest, mode), a[1]);
-  }
-  const int join = FN(joining)(mode);
-  return FN(join_lanes)(FN(combine)(FN(combine)(a[0], a[1], join), FN(combine)(a[2], a[3], join), join), join);
-}
-TI_INLINE double FN(reduce_run_as)(const float *x, int64_t stride, int64_t n, const int mode) {
-  double r = FN(neutral)(mode);
-  if (stride == 1) {
-    for (int64_t i = 0; i < n; i += 2048)
-      r = FN(combine1)(r, FN(reduce_block)(x + i, (long)(n - i < 2048 ? n - i : 2048), mode, 0), FN(joining)(mode));
-    return r;
-  }
-  for (int64_t i = 0; i < n; i++) r = FN(combine1)(r, x[i * stride], mode);
-  return r;
-}
-static double FN(reduce_run)(const float *x, int64_t stride, int64_t n, int mode) {
-  switch (mode) {
-    case TI_FOLDING_SUM: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_SUM);
-    case TI_FOLDING_SUM_SQUARES: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_SUM_SQUARES);
-    case TI_FOLDING_SUM_MAGNITUDES: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_SUM_MAGNITUDES);
-    case TI_FOLDING_PRODUCT: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_PRODUCT);
-    case TI_FOLDING_LARGEST: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST);
-    case TI_FOLDING_SMALLEST: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_SMALLEST);
-    default: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST_MAGNITUDE);
-  }
-}
-static double FN(reduce_halves)(const uint16_t *x, int64_t n) {
-  double r = 0;
-  for (int64_t i = 0; i < n; i += 2048) r += FN(reduce_block)(x + i, (long)(n - i < 2048 ? n - i : 2048), TI_FOLDING_SUM, 1);
-  return r;
-}
-/* Lays rows of n neighbours, `apart` from each other, beside each other: a row in each lane. */
-TI_INLINE void FN(lay_few_as)(float *beside, const float *x, int64_t apart, int64_t lanes, const int64_t n) {
-  for (int64_t lane = 0; lane < lanes; lane++)
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < n; i++) beside[i * VL + lane] = x[lane * apart + i];
-}
-#if VL == 16
-/* The same of sixteen rows that adjoin: each lane comes from one of n vectors, two of which a permutation takes. */
-TI_INLINE void FN(turn_few_as)(float *beside, const float *x, const int n) {
-  __m512 source[8];
-  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-#pragma GCC unroll 8
-  for (int k = 0; k < n; k++) source[k] = _mm512_loadu_ps(x + k * VL);
-#pragma GCC unroll 8
-  for (int i = 0; i < n; i++) {
-    const __m512i place = _mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(n)), _mm512_set1_epi32(i));
-    __m512 column = _mm512_permutex2var_ps(source[0], place, source[n > 1]);
-#pragma GCC unroll 4
-    for (int k = 2; k < n; k += 2) {
-      const __mmask16 beyond = _mm512_cmpge_epi32_mask(place, _mm512_set1_epi32(k * VL));
-      column = _mm512_mask_mov_ps(column, beyond, _mm512_permutex2var_ps(source[k], place, source[k + 1 < n ? k + 1 : k]));
-    }
-    _mm512_storeu_ps(beside + i * VL, column);
-  }
-}
-static int FN(turn_few)(float *beside, const float *x, int64_t n) {
-  switch (n) {
-    case 2: FN(turn_few_as)(beside, x, 2); return 1;
-    case 3: FN(turn_few_as)(beside, x, 3); return 1;
-    case 4: FN(turn_few_as)(beside, x, 4); return 1;
-    case 5: FN(turn_few_as)(beside, x, 5); return 1;
-    case 6: FN(turn_few_as)(beside, x, 6); return 1;
-    case 7: FN(turn_few_as)(beside, x, 7); return 1;
-    case 8: FN(turn_few_as)(beside, x, 8); return 1;
-    default: return 0;
-  }
-}
-#else
-TI_INLINE int FN(turn_few)(float *beside, const float *x, int64_t n) { (void)beside; (void)x; (void)n; return 0; }
-#endif
-static void FN(lay_few)(float *beside, const float *x, int64_t apart, int64_t lanes, int64_t n) {
-  if (lanes == VL && apart == n && FN(turn_few)(beside, x, n)) return;
-  switch (n) {
-    case 1: FN(lay_few_as)(beside, x, apart, lanes, 1); break;
-    case 2: FN(lay_few_as)(beside, x, apart, lanes, 2); break;
-    case 3: FN(lay_few_as)(beside, x, apart, lanes, 3); break;
-    case 4: FN(lay_few_as)(beside, x, apart, lanes, 4); break;
-    case 5: FN(lay_few_as)(beside, x, apart, lanes, 5); break;
-    case 6: FN(lay_few_as)(beside, x, apart, lanes, 6); break;
-    case 7: FN(lay_few_as)(beside, x, apart, lanes, 7); break;
-    case 8: FN(lay_few_as)(beside, x, apart, lanes, 8); break;
-    default: FN(lay_few_as)(beside, x, apart, lanes, n);
-  }
-}
 /* Rows of a few values each, points or boxes: a row in each lane, for a vector of its own would be all but empty. */
 TI_INLINE void FN(reduce_few_as)(float *out, const float *x, const reduce_ints *p, int64_t begin, int64_t end, double scale, const int mode) {
-  const VF start = FN(set)((float)FN(neutral)(mode));
   const int64_t n = p->total, stride = p->reduced.strides[0];
   const int root = (int)p->root, adjoin = stride == 1 && p->kept.dims == 1;
   float beside[TI_REDUCE_SHORT * VL] = {0.f};
@@ -196,15 +49,7 @@ TI_INLINE void FN(reduce_few_as)(float *out, const float *x, const reduce_ints *
     if (adjoin) FN(lay_few)(beside, x + row * p->kept.strides[0], p->kept.strides[0], lanes, n);
     else for (int64_t lane = 0; lane < lanes; lane++, place = FN(next_place)(place, &p->kept, index))
       for (int64_t i = 0; i < n; i++) beside[i * VL + lane] = x[place + i * stride];
-    VF a[2] = {start, start};
-    for (int64_t i = 0; i < n; i++) a[i & 1] = FN(combine)(a[i & 1], FN(load)(beside + i * VL), mode);
-    VF r = FN(combine)(a[0], a[1], FN(joining)(mode));
-    if (scale != 1.) {
-      float each[VL];
-      FN(store)(each, r);
-      for (int lane = 0; lane < VL; lane++) each[lane] = (float)(root ? sqrt(each[lane] * scale) : each[lane] * scale);
-      r = FN(load)(each);
-    } else if (root) r = FN(sqrt)(r);
+    const VF r = FN(few_beside)(beside, n, scale, root, mode);
     FN(store_part)(out + row, r, lanes);
   }
 }
@@ -213,23 +58,6 @@ static void FN(reduce_few)(float *out, const float *x, const reduce_ints *p, int
   switch (p->folding) {
     TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
     default: FN(reduce_few_as)(out, x, p, begin, end, scale, TI_FOLDING_LARGEST_MAGNITUDE);
-  }
-#undef TI_CASE
-}
-/* Rows of neighbours that are reduced at once. */
-TI_INLINE void FN(reduce_each_as)(float *out, const float *x, int64_t apart, const reduce_ints *p, int64_t begin, int64_t end, double scale, const int mode) {
-  const long n = (long)p->total;
-  const int root = (int)p->root;
-  for (int64_t item = begin; item < end; item++) {
-    const double r = FN(combine1)(FN(neutral)(mode), FN(reduce_block)(x + item * apart, n, mode, 0), FN(joining)(mode)) * scale;
-    out[item] = (float)(root ? sqrt(r) : r);
-  }
-}
-static void FN(reduce_each)(float *out, const float *x, int64_t apart, const reduce_ints *p, int64_t begin, int64_t end, double scale) {
-#define TI_CASE(m) case TI_FOLDING_##m: FN(reduce_each_as)(out, x, apart, p, begin, end, scale, TI_FOLDING_##m); break;
-  switch (p->folding) {
-    TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
-    default: FN(reduce_each_as)(out, x, apart, p, begin, end, scale, TI_FOLDING_LARGEST_MAGNITUDE);
   }
 #undef TI_CASE
 }
@@ -252,7 +80,7 @@ TI_KERNEL(reduce_rows) {
       return TI_OK;
     }
     if (p->kept.dims == 1 && !is_half && stride == 1 && total <= 2048) {
-      FN(reduce_each)((float *)args[0], x, apart, p, begin, end, scale);
+      FN(fold_rows)((float *)args[0] + begin, x + begin * apart, 0, apart, end - begin, total, mode, scale, (int)p->root);
       return TI_OK;
     }
     for (int64_t item = begin; item < end && p->kept.dims == 1; item++) {
@@ -368,6 +196,18 @@ TI_KERNEL(reduce_columns) {
 
 #include "reduce_integers_body.h"
 
+/* The first place of a number that is there, or of any NaN where it is one. */
+TI_INLINE int64_t FN(place_of)(const float *x, int64_t n, float number) {
+  const VF all = FN(set)(number);
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) {
+    const VF v = FN(load)(x + i);
+    const uint32_t found = FN(bits)(number == number ? FN(eq)(v, all) : FN(isnan)(v));
+    if (found) return i + __builtin_ctz(found);
+  }
+  while (i < n - 1 && (number == number ? x[i] != number : x[i] == x[i])) i++;
+  return i;
+}
 TI_KERNEL(arg_rows) {
   (void)scalars, (void)scratch;
   const arg_rows_ints *const p = (const arg_rows_ints *)ints;
@@ -383,8 +223,7 @@ TI_KERNEL(arg_rows) {
     } else {
       const float *x = (const float *)args[2] + item * n;
       float r = (float)FN(reduce_run)(x, 1, n, smallest ? TI_FOLDING_SMALLEST : TI_FOLDING_LARGEST);
-      if (r != r) while (best < n - 1 && x[best] == x[best]) best++;
-      else while (best < n - 1 && x[best] != r) best++;
+      best = FN(place_of)(x, n, r);
       ((float *)args[0])[item] = x[best];
     }
     indices[item] = best;

@@ -14,6 +14,8 @@ TI_INLINE VM FN(lt)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b
 TI_INLINE VM FN(le)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LE_OQ); }
 TI_INLINE VM FN(eq)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_EQ_OQ); }
 TI_INLINE VM FN(ne)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NEQ_UQ); }
+/* Whether either is no number. */
+TI_INLINE VM FN(unordered)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q); }
 TI_INLINE VM FN(mor)(VM a, VM b) { return a | b; }
 TI_INLINE VM FN(mand)(VM a, VM b) { return a & b; }
 TI_INLINE VM FN(ieq)(VI a, VI b) { return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b); }
@@ -60,6 +62,7 @@ TI_INLINE VM FN(lt)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b,
 TI_INLINE VM FN(le)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_LE_OQ); }
 TI_INLINE VM FN(eq)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_EQ_OQ); }
 TI_INLINE VM FN(ne)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_NEQ_UQ); }
+TI_INLINE VM FN(unordered)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q); }
 TI_INLINE VM FN(mor)(VM a, VM b) { return (VF)((VI)a | (VI)b); }
 TI_INLINE VM FN(mand)(VM a, VM b) { return (VF)((VI)a & (VI)b); }
 TI_INLINE VM FN(ieq)(VI a, VI b) { return (VF)_mm256_cmpeq_epi32((__m256i)a, (__m256i)b); }

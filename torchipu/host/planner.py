@@ -21,6 +21,7 @@ from torchipu.host.edge import Edge, Outputs
 from torchipu.host.emit.blocked_layout import blocked_shape, strides_with_lanes_third
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.vectors import has_bfloat_products
+from torchipu.host.folded_chains import FoldedChains
 from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
 from torchipu.host.kept_floats import KeptFloats
@@ -52,9 +53,10 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join
 from torchipu.optable.collective import WAIT, is_collective
 from torchipu.optable.emission import Stored, draws_bits, emit_cast, emit_chain
+from torchipu.optable.folded_chain import emit_folded
 from torchipu.optable.fusion import Fusion
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
-from torchipu.optable.planner import Joining, Mark
+from torchipu.optable.planner import ChainFold, Joining, Mark
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
 from torchipu.optable.transfer import is_transfer
@@ -126,6 +128,7 @@ class Planner(Operands):
         self.outputs = Outputs(graph, edge, self.memory, self.orders, self._ends_as_bfloats, may_show=may_show)
         self._bfloats = self.outputs.bfloats
         self.floats = KeptFloats(self._emit_again, self.memory.scratch, lambda: self.steps[-1])
+        self._folded = FoldedChains(self.uses, self.memory, self._emit_again)
         self.values = Values(self.floats)
         self.streams = RandomStreams(graph, self.memory)
         self.sums = Sums(graph, replicas, self.memory)
@@ -144,6 +147,7 @@ class Planner(Operands):
         self.steps: list[Step] = []
         self.loops: list[tuple[Step, Step]] = []
         self._current: Op | None = None  # which emits
+        self._brought = 0  # steps of chains that have become steps of this op
         self._concatenations = self._find_concatenations(graph, {*frozen, *states})
         self._counters: list[HostTensor] = []  # of the loops around
         self._bind_inputs(strides, set(states), edge.bfloat_inputs)
@@ -187,6 +191,18 @@ class Planner(Operands):
             for step in self.sums.fold(op, total, value):
                 self._append(step)
         return self.sums.slots[total][0]
+
+    def foldable(self, tensor: Tensor) -> HostTensor | None:
+        """Return where a value lies that a chain stores for the op that is emitted alone; None for any other."""
+        held = self.values.by_tensor.get(tensor)
+        is_plain = self.observation is None and held is not None and not self._is_in_blocks
+        if not is_plain or held is None or self._current is None:
+            return None
+        return held if self._folded.foldable(self._current, tensor, held) else None
+
+    def fold_chain(self, tensor: Tensor, fold: ChainFold) -> None:
+        """Let the chain that stores such a value reduce it instead, as a step of the op that is emitted if it may."""
+        self._brought += self._folded.fold(self.values.by_tensor[tensor], fold, self.steps)
 
     def random_state(self, op: Op) -> HostTensor:
         """Return LONG[4]: seed, replica, number of the op, micro-batch counter."""
@@ -341,6 +357,8 @@ class Planner(Operands):
         self._order = None if self._is_in_blocks else self._order_of_chain(chain)
         stored = emit_chain(chain, self, blocked_shape(shape) if self._is_in_blocks else shape, self._order)
         self.floats.note_chain(stored)
+        if stored.results and stored.results[0][1].num_elements and not self._is_in_blocks:
+            self._folded.note(self.steps[-1], stored)
         self._chain, self._is_in_blocks, self._order = frozenset(), False, None
         self._emit_casts(len(self.steps))
 
@@ -352,14 +370,14 @@ class Planner(Operands):
 
     def _emit_again(self, step: Step, stored: Stored) -> None:
         """Let a step store what a chain stores by now; without any of that there is no such step."""
-        if not stored.results:
+        if not stored.results and not stored.folds:
             self.steps = [other for other in self.steps if other is not step]
             return
-        stored.emit()
+        emit_folded(stored)
         step.become(self.steps.pop())
 
     def _emit_single(self, op: Op) -> None:
-        self._current, begin = op, len(self.steps)
+        self._current, begin, self._brought = op, len(self.steps), 0
         if op in self.absorbed:
             return
         if self._shows_floats(op):
@@ -383,7 +401,7 @@ class Planner(Operands):
             self._is_moving = self._moves_bfloats(op)
             spec.emit(op, self)
             self._is_moving = False
-        self._emit_casts(begin)
+        self._emit_casts(begin - self._brought)
 
     def _laid_out(self, tensor: Tensor) -> HostTensor:
         """Return where a value lies row-major; steps that bring it there belong to the op that has made it."""

@@ -19,6 +19,7 @@ from torchipu.device.codelets import reduction_codelet
 from torchipu.device.reductions import reduction_vertices
 from torchipu.device.tilings import folds
 from torchipu.device.tilings.folds import Reducing
+from torchipu.host.emit.folded import emit_by_chain
 from torchipu.host.emit.reduce import (
     SHARE,
     adds_halves,
@@ -52,9 +53,11 @@ def fold(folding: Folding, *, mean: bool = False) -> Emitter:
         source, result = op.needed("self"), op.outputs[0]
         dims = reduced_dims(op, source)
         if result.dtype.is_floating:
-            held = _floats_or_halves(source, dims, folding, plan)
             count = math.prod(source.shape[d] for d in dims)
             scale = 1.0 if not mean else 1.0 / count if count else math.nan
+            if emit_by_chain(plan, source, dims, folding, lambda: plan.output(result, DType.FLOAT), scale=scale):
+                return
+            held = _floats_or_halves(source, dims, folding, plan)
             emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, folding, scale=scale)
             return
         held = plan.value(source, contiguous=False)
@@ -134,9 +137,11 @@ def vector_norm(op: Op, plan: HostPlanner) -> None:
         order = math.inf
     foldings: dict[float, Folding] = {1: Folding.SUM_MAGNITUDES, 2: Folding.SUM_SQUARES}
     folding = foldings.get(order, Folding.LARGEST_MAGNITUDE)
+    dims, result = reduced_dims(op, source), op.outputs[0]
+    if emit_by_chain(plan, source, dims, folding, lambda: plan.output(result, DType.FLOAT), root=order == 2):
+        return
     held = plan.value(source, DType.FLOAT, contiguous=False)
-    out = plan.output(op.outputs[0], DType.FLOAT)
-    emit_reduction(plan, out, held, reduced_dims(op, source), folding, root=order == 2)
+    emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, folding, root=order == 2)
 
 
 def _norm_order(op: Op) -> float:

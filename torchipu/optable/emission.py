@@ -24,7 +24,7 @@ from torchipu.optable.half_moves import moved_as_bits
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse
 from torchipu.optable.narrowing import WIDTHS, copy_of, narrowed
 from torchipu.optable.overwriting import may_refuse, overwritten
-from torchipu.optable.planner import HostPlanner
+from torchipu.optable.planner import ChainFold, HostPlanner
 from torchipu.optable.random_streams import rounding_stream
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
@@ -77,10 +77,12 @@ class Emission:
     Args:
         chain: The finished chain.
         results: Values and where they are stored.
+        num_outputs: Arguments before those that are read.
     """
 
     chain: Chain
     results: list[tuple[Value, HostTensor]]
+    num_outputs: int = 0
     slots: list[Slot] = field(default_factory=list)
     program: list[ChainInstruction] = field(default_factory=list)
     scalars: list[float] = field(default_factory=list)
@@ -94,6 +96,7 @@ class Emission:
 
     def __post_init__(self) -> None:
         self.nodes = self.chain.nodes
+        self.num_outputs = self.num_outputs or len(self.results)
         fewer_bits = narrowed(self.nodes, self.results) or moved_as_bits(self.nodes, self.results)
         if fewer_bits is not None:
             self.nodes, self.results = fewer_bits
@@ -142,18 +145,22 @@ class Emission:
 
     def _random_slot(self, random: HostTensor) -> int:
         self.inputs.append(random)
-        argument = len(self.results) + len(self.inputs) - 1
+        argument = self.num_outputs + len(self.inputs) - 1
         return self._new_slot(Slot(SlotKind.WALK, argument, self.codes[DType.LONG]))
 
     def _last_uses(self) -> dict[int, int]:
         """Return for each value that is needed the number of the last instruction that reads it."""
-        last: dict[int, int] = {value.number: value.number for value, _ in self.results}
+        last = self._kept_uses()
         for number in range(len(self.nodes) - 1, -1, -1):
             if number not in last:
                 continue
             for value in self.nodes[number].inputs:
                 last[value.number] = max(last.get(value.number, -1), number)
         return last
+
+    def _kept_uses(self) -> dict[int, int]:
+        """Return the values that are needed when all has run, each with the number up to which it is held at least."""
+        return {value.number: value.number for value, _ in self.results}
 
     def _direct_results(self) -> dict[int, int]:
         """Return the result that each value is written to in place, by number of the value."""
@@ -240,7 +247,7 @@ class Emission:
         return slot
 
     def _operand_slot(self, kind: str, held: HostTensor, result: int | None) -> int:
-        argument = len(self.results) + len(self.inputs)
+        argument = self.num_outputs + len(self.inputs)
         self.inputs.append(held)
         _, (strides,) = collapse(held.shape, held.strides)
         if not any(strides):
@@ -290,8 +297,8 @@ class Emission:
         self.slots.append(slot)
         return len(self.slots) - 1
 
-    def _append_step(self) -> None:
-        elements = self.results[0][1].num_elements
+    def _laid_out(self) -> tuple[int, int, tuple[int, ...]]:
+        """Return the elements of a block, the bytes of registers for it, and the numbers of slots and instructions."""
         per_element = sum(REGISTER_BYTES.get(kind, 0) for kind in self.register_kinds)
         # Registers and the operands read in place share an L1 of 32 KiB.
         block = 1024 if per_element <= 16 else 512 if per_element <= 40 else 256
@@ -310,9 +317,14 @@ class Emission:
             program += flat("chain", "slot", ChainSlot, laid_out)
         for instruction in self.program:
             program += instruction
+        return block, scratch, tuple(program)
+
+    def _append_step(self) -> None:
+        elements = self.results[0][1].num_elements
+        block, scratch, program = self._laid_out()
         self.chain.plan.step(
             CHAIN, [held for _, held in self.results], self.inputs,
-            ints=ChainInts(elements, block, len(self.slots), len(self.program), tuple(program)),
+            ints=ChainInts(elements, block, len(self.slots), len(self.program), program),
             scalars=ChainScalars((*self.scalars, 0.0, 0.0, 0.0)),
             items=-(-elements // block), grain=max(1, round(SHARE_NS / (block * self.cost_ns))),
             scratch_bytes=scratch + 64,
@@ -349,10 +361,12 @@ class Stored:
     Attributes:
         chain: The chain.
         results: Values and where they are stored.
+        folds: A value that is reduced as it comes, and how; none at first, and no more than one.
     """
 
     chain: Chain
     results: list[tuple[Value, HostTensor]]
+    folds: list[tuple[Value, ChainFold]] = field(default_factory=list)
 
     def emit(self) -> None:
         """Append the step."""

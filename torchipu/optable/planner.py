@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torchipu._kernels.table.kernel import I, Kernel, S
+from torchipu._kernels.table.reduce import Folding
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
@@ -55,6 +56,33 @@ class Mark:
     """A place among the steps of a plan that others go on with."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChainFold:
+    """How the value of a chain is reduced, in the order in which its elements lie.
+
+    Attributes:
+        out: FLOAT, ``[results][chunks]``, or ``[chunks][results][columns]`` down columns.
+        folding: What becomes of the values.
+        results: Rows, or stacks of columns.
+        length: Elements of a row, or rows of a stack.
+        columns: Elements side by side down which is reduced; 0 where rows are reduced.
+        chunk: Elements of a row, or rows of a stack, that are reduced together.
+        chunks: Into which they are cut.
+        scale: Multiplies the results.
+        root: Whether the square root of that is taken.
+    """
+
+    out: HostTensor
+    folding: Folding
+    results: int
+    length: int
+    columns: int
+    chunk: int
+    chunks: int
+    scale: float = 1.0
+    root: bool = False
+
+
 class HostPlanner(Protocol):
     """What the emitter of a record may ask of the planner; implemented in ``host.planner``.
 
@@ -84,6 +112,17 @@ class HostPlanner(Protocol):
 
     def may_have_floats(self, tensor: Tensor) -> bool:
         """Whether a half's floats are there, or its maker can leave them."""
+        ...
+
+    def foldable(self, tensor: Tensor) -> HostTensor | None:
+        """Return where a value lies that a chain stores for the op that is emitted alone; None for any other.
+
+        It is FLOAT or HALF, all of its memory, and without gaps in some order of the dimensions.
+        """
+        ...
+
+    def fold_chain(self, tensor: Tensor, fold: ChainFold) -> None:
+        """Let the chain that stores such a value reduce it instead."""
         ...
 
     def output(

@@ -146,3 +146,64 @@ CHAIN = Kernel(
     "chain", {"arguments*": "the operands and results that the slots name"}, ChainInts, ChainScalars, items="blocks",
     scratch="registers",
 )
+
+
+class ChainFoldInts(NamedTuple):
+    """Integers of ``chain_fold``.
+
+    Attributes:
+        folding: What becomes of the values: a `Folding`.
+        out: Which argument takes the results.
+        value: Slot of the value that is reduced.
+        other: Slot of what goes with it, -1 for nothing: of products the sum is taken, of differences the sum of
+            squares or of magnitudes.
+        length: Elements of a row, or, where there are columns, rows down which is reduced.
+        results: Rows, or stacks of columns.
+        columns: Elements side by side down which is reduced; 0 where rows are reduced.
+        chunk: Elements of a row, or rows, of an item.
+        chunks: Into which they are cut.
+        together: Rows of an item; 0 where a row may be longer than a block, or is cut into chunks.
+        root: Whether the square root of the result is taken, after the scale.
+        near_bytes: Where scratch has room for sums of columns.
+        block: Elements that a register holds.
+        num_slots: As of ``chain``.
+        num_instructions: Likewise.
+        program: Likewise.
+    """
+
+    folding: int
+    out: int
+    value: int
+    other: int
+    length: int
+    results: int
+    columns: int
+    chunk: int
+    chunks: int
+    together: int
+    root: bool
+    near_bytes: int
+    block: int
+    num_slots: int
+    num_instructions: int
+    program: tuple[int, ...]
+
+
+class ChainFoldScalars(NamedTuple):
+    """Real numbers of ``chain_fold``.
+
+    Attributes:
+        scale: Multiplies the results.
+        constants: Of slots and instructions, padded by three.
+    """
+
+    scale: float
+    constants: tuple[float, ...]
+
+
+CHAIN_FOLD = Kernel(
+    "chain_fold", {"arguments*": "the operands and results that the slots name, and what takes the reduced value"},
+    ChainFoldInts, ChainFoldScalars, items="groups of rows; rows * chunks; stacks * panels of a block * chunks",
+    scratch="registers, and sums of columns",
+)
+"""A chain of which one value is reduced as it comes, to [rows][chunks] or [chunks][stacks][columns]."""

@@ -19,7 +19,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join
 from torchipu.optable.emission import emit_cast, emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
-from torchipu.optable.planner import Joining, Mark
+from torchipu.optable.planner import ChainFold, Joining, Mark
 from torchipu.optable.random_streams import RANDOM_STREAM, WORDS, draws, rounding_stream
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
@@ -236,6 +236,14 @@ class _VertexPlanner:
         if held.num_elements:
             emit_cast(self, fresh, held)
         return fresh
+
+    def foldable(self, tensor: Tensor) -> HostTensor | None:
+        """Return None: ops come one by one."""
+        return None
+
+    def fold_chain(self, tensor: Tensor, fold: ChainFold) -> None:
+        """Refuse: nothing is foldable."""
+        raise NotImplementedError(f"{tensor} is reduced by itself on a tile")
 
     def output(
         self, tensor: Tensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,

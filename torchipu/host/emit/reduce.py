@@ -120,7 +120,7 @@ def emit_reduction(
     if _are_few(columns, reduced, held) and columns < results:
         columns = 0
     items = results if not columns else results // columns * -(-columns // REDUCE_PANEL)
-    chunk, chunks = _chunks(total, results, items)
+    chunk, chunks = chunks_of(total, results, items)
     target = out if chunks == 1 else plan.scratch((chunks * results,))
     if columns:
         kept, kept_strides = (kept[:-1], kept_strides[:-1]) if len(kept) > 1 else ((1,), (0,))
@@ -203,7 +203,7 @@ def _are_few(columns: int, reduced: Sequence[int], held: HostTensor) -> bool:
 
 
 @of_numbers
-def _chunks(total: int, results: int, items: int) -> tuple[int, int]:
+def chunks_of(total: int, results: int, items: int) -> tuple[int, int]:
     """Return the length and the number of chunks of the reduced space; several only when few items share much work."""
     work = total * results
     chunks = max(1, min(MAX_CHUNKS, work // MIN_CHUNK, total // 32, -(-MAX_CHUNKS // items)))
