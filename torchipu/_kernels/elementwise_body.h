@@ -452,7 +452,7 @@ TI_KERNEL(chain) {
   const chain_instruction *program = (const chain_instruction *)(slots + num_slots);
   char *at[TI_MAX_SLOTS];
   long mask[TI_MAX_SLOTS];
-  int direct[TI_MAX_SLOTS], num_direct = 0, cut[TI_MAX_SLOTS], num_cut = 0, is_random = 0;
+  int direct[TI_MAX_SLOTS], num_direct = 0, cut[TI_MAX_SLOTS], num_cut = 0;
   char *own[TI_MAX_SLOTS];                            /* where a register's own memory is, whatever it shows */
   int filled_by[TI_MAX_SLOTS];  /* what has loaded a register with what each block begins with; -1 if nothing has */
   for (int s = 0; s < num_slots; s++) {
@@ -481,7 +481,6 @@ TI_KERNEL(chain) {
   for (int i = 0; i < num_instructions; i++) {
     const chain_instruction *q = program + i;
     if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
-      is_random = 1;
       if (q->b != q->a) keys[q->b] = FN(keys_of)((const int64_t *)args[slots[q->b].argument]);
     }
     if (q->operation == TI_OP_x_load && slots[q->result].kind == TI_SLOT_KIND_REGISTER && FN(has_stretches)(slots + q->a))
@@ -498,7 +497,6 @@ TI_KERNEL(chain) {
     for (int j = 0; j < num_cut; j++) {
       int64_t run = FN(stretch)(slots + cut[j], start, from + cut[j]);
       if (run >= n) continue;
-      if (is_random) run &= ~31L;  /* rounding begins at multiples of 32 */
       if (run >= TI_LEAST_STRETCH / 2) n = (long)run;
       else from[cut[j]] = -1;
     }

@@ -38,7 +38,7 @@ static inline float ti_scale_of(const double *hyper) {
     } \
     for (; i < last; i += VL) FN(verb)(&to, by, args, n->halves, i, last - i); \
   } while (0)
-/* 32 elements share their random words. */
+/* Pairs of vectors are rounded at once. */
 #undef TI_EACH_GROUP
 #if VL == 16
 #define TI_EACH_GROUP(verb, by, random) \
@@ -50,7 +50,7 @@ static inline float ti_scale_of(const double *hyper) {
     for (int64_t group = i / 32; group < last / 32; group++) { \
       FN(verb)(&halves, by, own, all, group * 32, VL); \
       FN(verb)(&halves, by, own, all, group * 32 + VL, VL); \
-      if (random) FN(write_group)(&halves, &constants, operands, own, group * 32); \
+      if (random) FN(write_pairs)(&halves, &constants, operands, own, group * 32); \
       i += 32; \
     } \
   } while (0)
