@@ -28,6 +28,7 @@ typedef struct {
   const FN(held_rows) *held;              /* NULL for all images */
   uint32_t channels, pixels, blocks;      /* of an image */
   int is_any, overflow;
+  int shared;                             /* the first of the ops that draw, if all of them draw at the same places; else -1 */
   FN(rounded_op) ops[TI_ROUNDED_OPS];
 } FN(blocked_rounding);
 
@@ -76,71 +77,68 @@ static FN(blocked_rounding) FN(begin_rounding)(char *const *args, int64_t flags,
     o->is_random = !FN(rounds_to_nearest)(state);
     if (o->is_random) o->keys = FN(keys_of)(state);
   }
+  r.shared = -1;
+  for (int op = TI_ROUNDED_OPS - 1, is_alike = 1; op >= 0; op--) {
+    const FN(rounded_op) *const o = r.ops + op, *const next = r.ops + (r.shared < 0 ? op : r.shared);
+    if (!o->is_random) continue;
+    is_alike &= o->keys.first == next->keys.first && o->has_channels_last == next->has_channels_last;
+    r.shared = is_alike ? op : -1;
+    if (!is_alike) break;
+  }
   return r;
 }
 
-enum { FN(GROUPS_BEYOND) = 4 };
 enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rounding, others meanwhile do not */
 
 /* What stays at hand while vectors are rounded. */
 typedef struct {
 #if VL == 16
   FN(rounding_constants) constants;
-  VU size, kept_bits, range;         /* of floats without their sign, and of normal halves among them */
 #endif
   int are_beyond[TI_ROUNDED_OPS];    /* for how many groups of pixels it is not asked whether values are normal halves */
 } FN(rounded_vectors);
 
 static inline FN(rounded_vectors) FN(hold_vectors)(void) {
 #if VL == 16
-  return (FN(rounded_vectors)){.constants = FN(hold_constants)(), .size = FN(held)(0x7fffffffu), .kept_bits = FN(held)(~0x1fffu),
-                               .range = FN(held)(0x477fdfffu - 0x38800000u)};  /* beyond it a carry may overflow */
+  return (FN(rounded_vectors)){.constants = FN(hold_constants)()};
 #else
   return (FN(rounded_vectors)){.are_beyond = {0}};
 #endif
 }
 
-#if VL == 16
-/* Rounds vectors to floats that are normal halves: the random bits that such halves count are added to the mantissas, whose
- * ends are cut off. Returns whether all were, or zero; else nothing is written. */
-TI_INLINE int FN(round_normal)(const FN(rounded_vectors) *held, const int count, const VU *words, VF *v) {
-  const VU size = held->size, kept = held->kept_bits;
-  VU rounded[FN(ROUNDED_PIXELS)], beyond[FN(ROUNDED_PIXELS)], most;
+/* Where an op draws for neighbouring pixels, and the factors of these places. */
+typedef struct {
+  VU place[FN(ROUNDED_PIXELS)], factor[FN(ROUNDED_PIXELS)];
+} FN(drawn_pixels);
+
+TI_INLINE void FN(find_drawn)(const FN(blocked_rounding) *r, int op, const int count, const FN(blocked_place) *at, FN(drawn_pixels) *drawn) {
+  const FN(rounded_op) *const o = r->ops + op;
+  const uint32_t step = (o->has_channels_last ? r->channels : 1) * TI_ROUNDING_STEP;
+  VU place = (o->has_channels_last ? at->last : at->second) + o->keys.first;
 #pragma GCC unroll 4
-  for (int p = 0; p < count; p++) {
-    rounded[p] = ((VU)v[p] + (words[p] >> 19)) & kept;
-    beyond[p] = ((VU)v[p] & size) - held->constants.least;
-    most = p ? (VU)_mm512_max_epu32((__m512i)most, (__m512i)beyond[p]) : beyond[p];
+  for (int p = 0; p < count; p++, place += step) {
+    drawn->place[p] = place;
+    drawn->factor[p] = FN(shared_factor)(place);
   }
-  if (__builtin_expect(_mm512_cmpgt_epu32_mask((__m512i)most, (__m512i)held->range) != 0, 0)) {
-    __mmask16 odd = 0;
-#pragma GCC unroll 4
-    for (int p = 0; p < count; p++) {
-      const __mmask16 others = _mm512_cmpgt_epu32_mask((__m512i)beyond[p], (__m512i)held->range);
-      odd |= _mm512_mask_test_epi32_mask(others, (__m512i)v[p], (__m512i)size);
-      rounded[p] = (VU)_mm512_mask_mov_epi32((__m512i)rounded[p], others, (__m512i)v[p]);
-    }
-    if (odd) return 0;
-  }
-#pragma GCC unroll 4
-  for (int p = 0; p < count; p++) v[p] = (VF)rounded[p];
-  return 1;
 }
-#endif
+
+/* Begins with pixels: finds what all ops share. */
+TI_INLINE void FN(begin_drawn)(const FN(blocked_rounding) *r, const int count, const FN(blocked_place) *at, FN(drawn_pixels) *drawn) {
+  if (r->shared >= 0) FN(find_drawn)(r, r->shared, count, at, drawn);
+  else for (int p = 0; p < count; p++) drawn->place[p] = drawn->factor[p] = (VU){0};  /* each op finds its own */
+}
 
 /* As `round_op`, of an op that rounds stochastically. */
 TI_INLINE void FN(round_at_random)(const FN(blocked_rounding) *r, int op, FN(rounded_vectors) *held, const int count, VF *v,
-                                   const FN(blocked_place) *at) {
-  const FN(rounded_op) *const o = r->ops + op;
-  const VU second = (VU){0} + o->keys.second;
-  const uint32_t step = (o->has_channels_last ? r->channels : 1) * TI_ROUNDING_STEP;
-  VU place = (o->has_channels_last ? at->last : at->second) + o->keys.first, words[FN(ROUNDED_PIXELS)];
+                                   const FN(blocked_place) *at, FN(drawn_pixels) *drawn) {
+  const VU second = (VU){0} + r->ops[op].keys.second;
+  VU words[FN(ROUNDED_PIXELS)];
+  if (__builtin_expect(r->shared < 0, 0)) FN(find_drawn)(r, op, count, at, drawn);
 #pragma GCC unroll 4
-  for (int p = 0; p < count; p++, place += step) words[p] = FN(random_words)(place, second);
+  for (int p = 0; p < count; p++) words[p] = drawn->factor[p] * (drawn->place[p] ^ second);
 #if VL == 16
-  /* Where one value is no normal half, as of gradients, others near it mostly are none either. */
   if (held->are_beyond[op] > 0) held->are_beyond[op]--;
-  else if (FN(round_normal)(held, count, words, v)) return;
+  else if (FN(round_normal)(&held->constants, count, words, v)) return;
   else held->are_beyond[op] = FN(GROUPS_BEYOND);
   FN(halves) halves[FN(ROUNDED_PIXELS)];
   FN(halves_of_some)(&held->constants, count, v, words, r->overflow, halves);
@@ -154,11 +152,11 @@ TI_INLINE void FN(round_at_random)(const FN(blocked_rounding) *r, int op, FN(rou
 
 /* Rounds the results of an op: `count` vectors, of neighbouring pixels. */
 TI_INLINE void FN(round_op)(const FN(blocked_rounding) *r, int op, FN(rounded_vectors) *held, const int count, VF *v,
-                            const FN(blocked_place) *at) {
+                            const FN(blocked_place) *at, FN(drawn_pixels) *drawn) {
   const FN(rounded_op) *const o = r->ops + op;
   if (!o->is_rounded) return;
   if (o->is_random) {
-    FN(round_at_random)(r, op, held, count, v, at);
+    FN(round_at_random)(r, op, held, count, v, at, drawn);
   } else if (r->overflow == TI_HALF_OVERFLOW_INFINITY) {
 #pragma GCC unroll 4
     for (int p = 0; p < count; p++) v[p] = FN(of_halves)(FN(nearest_halves)(v[p]));

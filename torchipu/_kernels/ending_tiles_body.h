@@ -19,7 +19,9 @@ TI_INLINE void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, VF fi
     VF v[FN(ROUNDED_PIXELS)];
     FN(load_pixels)(y + to, some, v);
 #define TI_PLACE(p) to + (p < some ? p : some - 1) * VL
-#define TI_ROUND(op) FN(round_op)(&e->rounding, op, &held, FN(ROUNDED_PIXELS), v, &place)
+#define TI_ROUND(op) FN(round_op)(&e->rounding, op, &held, FN(ROUNDED_PIXELS), v, &place, &drawn)
+    FN(drawn_pixels) drawn;
+    FN(begin_drawn)(&e->rounding, FN(ROUNDED_PIXELS), &place, &drawn);
     TI_END_ROUNDED(FN(ROUNDED_PIXELS), TI_PLACE, TI_ROUND);
 #undef TI_PLACE
 #undef TI_ROUND

@@ -4,11 +4,11 @@
  * probability equal to the fraction that is discarded, to 2^-16 of the last bit. Normal halves discard 13 bits, so
  * that 13 of the random bits count; subnormal ones discard more. The carry may run into the exponent.
  *
- * Bits must cost less than the arithmetic around them. A stream, one for each (seed, replica, result, micro-batch), has
- * two keys from one Philox block. Element i is at place p = i * 0xb5297a4d + first key, and its word is
+ * Bits must cost less than the arithmetic around them. All streams of a (seed, replica, micro-batch) share a first key, and
+ * each has a second one: words of Philox blocks. Element i is at place p = i * 0xb5297a4d + first key, and its word is
  * (p ^ p >> 12) * (p ^ second key), all modulo 2^32: what is multiplied is as random as what it is multiplied with, so that
  * places in a row, whose differences are all alike, have products that are not. The upper half of the word are its random
- * bits. A vector takes five instructions, wherever its elements lie.
+ * bits. A vector takes five instructions, wherever its elements lie, and two for each further result that is rounded there.
  */
 #include "philox.h"
 #include "table/round_blocks.h"
@@ -20,11 +20,14 @@ typedef struct {
 } FN(keys);
 
 static inline FN(keys) FN(keys_of)(const int64_t *state) {
-  const uint32_t counter[4] = {0, (uint32_t)state[3], (uint32_t)state[2], (uint32_t)state[1]};
   const uint32_t seed[2] = {(uint32_t)state[0], (uint32_t)((uint64_t)state[0] >> 32)};
-  uint32_t block[4];
-  ti_philox(counter, seed, block);
-  return (FN(keys)){block[0], block[1]};
+  uint32_t keys[2], block[4];
+  for (int k = 0; k < 2; k++) {  /* no result has the last of all streams */
+    const uint32_t counter[4] = {0, (uint32_t)state[3], k ? (uint32_t)state[2] : UINT32_MAX, (uint32_t)state[1]};
+    ti_philox(counter, seed, block);
+    keys[k] = block[0];
+  }
+  return (FN(keys)){keys[0], keys[1]};
 }
 
 /* Whether a state switches stochastic rounding off: bit 32 of the word that holds the replica. */
@@ -51,8 +54,9 @@ TI_INLINE VU FN(places_of)(FN(keys) keys, int64_t i, uint32_t step) {
   return FN(lanes_by)(step * TI_ROUNDING_STEP) + ((uint32_t)i * TI_ROUNDING_STEP + keys.first);
 }
 
-/* The words of places. */
-TI_INLINE VU FN(random_words)(VU place, VU second) { return (place ^ place >> 12) * (place ^ second); }
+/* The words of places: one factor is that of all streams. */
+TI_INLINE VU FN(shared_factor)(VU place) { return place ^ place >> 12; }
+TI_INLINE VU FN(random_words)(VU place, VU second) { return FN(shared_factor)(place) * (place ^ second); }
 
 /* The words of elements i to i + VL - 1. */
 TI_INLINE VU FN(random_words_from)(FN(keys) keys, int64_t i) {
@@ -156,15 +160,18 @@ TI_INLINE VU FN(held)(uint32_t value) {
   return x;
 }
 
-/* What `sum_of` takes, and 2^16, from which on a sum is no half. */
+/* What `sum_of` takes, and 2^16, from which on a sum is no half; the bits of floats without their sign, those that normal
+ * halves keep, and the range of these, beyond which a carry may overflow. */
 typedef struct {
   VU exponent, least, less, upper;
   VF largest;
+  VU size, kept_bits, range;
 } FN(rounding_constants);
 
 TI_INLINE FN(rounding_constants) FN(hold_constants)(void) {
   return (FN(rounding_constants)){.exponent = FN(held)(0xff800000u), .least = FN(held)(0x38800000), .less = FN(held)((uint32_t)-(42 << 23)),
-                                  .upper = FN(held)(0xffff0000u), .largest = (VF)FN(held)(0x47800000)};
+                                  .upper = FN(held)(0xffff0000u), .largest = (VF)FN(held)(0x47800000), .size = FN(held)(0x7fffffffu),
+                                  .kept_bits = FN(held)(~0x1fffu), .range = FN(held)(0x477fdfffu - 0x38800000u)};
 }
 
 /* As `halves_by`, of `count` vectors, up to four, which are looked at for overflows at once. */
@@ -185,27 +192,80 @@ TI_INLINE void FN(halves_of_some)(const FN(rounding_constants) *c, const int cou
     for (int k = 0; k < count; k++) halves[k] = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sums[k], overflow), 11);
 }
 
+/* Rounds vectors, up to four, to floats that are normal halves: the random bits that such halves count are added to the mantissas, whose
+ * ends are cut off. Returns whether all were, or zero; else nothing is written. */
+TI_INLINE int FN(round_normal)(const FN(rounding_constants) *c, const int count, const VU *words, VF *v) {
+  const VU size = c->size, kept = c->kept_bits;
+  VU rounded[4], beyond[4], most;
+#pragma GCC unroll 4
+  for (int p = 0; p < count; p++) {
+    rounded[p] = ((VU)v[p] + (words[p] >> 19)) & kept;
+    beyond[p] = ((VU)v[p] & size) - c->least;
+    most = p ? (VU)_mm512_max_epu32((__m512i)most, (__m512i)beyond[p]) : beyond[p];
+  }
+  if (__builtin_expect(_mm512_cmpgt_epu32_mask((__m512i)most, (__m512i)c->range) != 0, 0)) {
+    __mmask16 odd = 0;
+#pragma GCC unroll 4
+    for (int p = 0; p < count; p++) {
+      const __mmask16 others = _mm512_cmpgt_epu32_mask((__m512i)beyond[p], (__m512i)c->range);
+      odd |= _mm512_mask_test_epi32_mask(others, (__m512i)v[p], (__m512i)size);
+      rounded[p] = (VU)_mm512_mask_mov_epi32((__m512i)rounded[p], others, (__m512i)v[p]);
+    }
+    if (odd) return 0;
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < count; p++) v[p] = (VF)rounded[p];
+  return 1;
+}
+
+/* For how many groups of vectors it is not asked whether values are normal halves, where one of them was not: as of gradients,
+ * others near it mostly are none either. */
+enum { FN(GROUPS_BEYOND) = 4 };
+
+/* Some vectors, an even number. */
+TI_INLINE void FN(round_vectors)(const FN(rounding_constants) *c, const int count, float *d, uint16_t *h, const float *s, VU place,
+                                 VU next, VU second, int *are_beyond, int overflow) {
+  VF x[4];
+  VU words[4];
+#pragma GCC unroll 4
+  for (int k = 0; k < count; k++, place += next) {
+    _mm_prefetch((const char *)(s + k * VL + FN(FETCH)), _MM_HINT_T0);
+    x[k] = FN(load)(s + k * VL);
+    words[k] = FN(random_words)(place, second);
+  }
+  if (d && *are_beyond <= 0) {  /* halves alone take a conversion either way */
+    if (FN(round_normal)(c, count, words, x)) {
+#pragma GCC unroll 4
+      for (int k = 0; k < count; k++) {
+        FN(store)(d + k * VL, x[k]);
+        if (h) FN(store_halves)(h + k * VL, FN(nearest_halves)(x[k]));
+      }
+      return;
+    }
+    *are_beyond = FN(GROUPS_BEYOND) + 1;
+  }
+  --*are_beyond;
+  FN(halves) halves[4];
+  FN(halves_of_some)(c, count, x, words, overflow, halves);
+#pragma GCC unroll 4
+  for (int k = 0; k < count; k++) {
+    if (d) FN(store)(d + k * VL, FN(of_halves)(halves[k]));
+    if (h) FN(store_halves)(h + k * VL, halves[k]);
+  }
+}
+
 /* Whole pairs of vectors. Returns how many elements these were. */
 TI_INLINE long FN(round_pairs)(float *d, uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n, int overflow) {
   const FN(rounding_constants) c = FN(hold_constants)();
-  const VU second = FN(held)(keys.second), next = FN(held)(16 * TI_ROUNDING_STEP);
+  const VU second = FN(held)(keys.second), next = FN(held)(VL * TI_ROUNDING_STEP);
   VU place = FN(places_of)(keys, start, 1);
   long i = 0;
-  for (; i + 32 <= n; i += 32) {
-    _mm_prefetch((const char *)(s + i + FN(FETCH)), _MM_HINT_T0);
-    _mm_prefetch((const char *)(s + i + FN(FETCH) + 16), _MM_HINT_T0);
-    const VF x[] = {FN(load)(s + i), FN(load)(s + i + 16)};
-    const VU words[] = {FN(random_words)(place, second), FN(random_words)(place + next, second)};
-    FN(halves) halves[2];
-    FN(halves_of_some)(&c, 2, x, words, overflow, halves);
-    place += next + next;
-#pragma GCC unroll 2
-    for (int k = 0; k < 2; k++) {
-      if (d) FN(store)(d + i + 16 * k, FN(of_halves)(halves[k]));
-      if (h) FN(store_halves)(h + i + 16 * k, halves[k]);
-    }
-  }
-  return i;
+  int are_beyond = 0;
+  for (; i + 4 * VL <= n; i += 4 * VL, place += next * 4)
+    FN(round_vectors)(&c, 4, d ? d + i : NULL, h ? h + i : NULL, s + i, place, next, second, &are_beyond, overflow);
+  if (i + 2 * VL > n) return i;
+  FN(round_vectors)(&c, 2, d ? d + i : NULL, h ? h + i : NULL, s + i, place, next, second, &are_beyond, overflow);
+  return i + 2 * VL;
 }
 #endif
 

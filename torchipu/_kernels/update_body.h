@@ -33,8 +33,8 @@ static inline float ti_scale_of(const double *hyper) {
       FN(target) halves = to; \
       halves.args = own; \
       halves.halves = all; \
-      if (to.is_stochastic) TI_EACH_GROUP(verb, by, 1); \
-      else TI_EACH_GROUP(verb, by, 0); \
+      if (!to.is_stochastic) TI_EACH_GROUP(verb, by, 0); \
+      else if (to.shares) TI_EACH_GROUP(verb, by, 1); \
     } \
     for (; i < last; i += VL) FN(verb)(&to, by, args, n->halves, i, last - i); \
   } while (0)
@@ -46,7 +46,7 @@ static inline float ti_scale_of(const double *hyper) {
     const FN(rounding_constants) constants = FN(hold_constants)(); \
     const int operands = (int)(sizeof own / sizeof *own); \
     halves.is_stochastic = halves.collects = random; \
-    if (random) FN(find_places)(&halves, operands, i); \
+    if (random) halves.place = FN(places_of)(halves.keys[0], i, 1); \
     for (int64_t group = i / 32; group < last / 32; group++) { \
       FN(verb)(&halves, by, own, all, group * 32, VL); \
       FN(verb)(&halves, by, own, all, group * 32 + VL, VL); \

@@ -19,11 +19,12 @@ typedef struct {
   char *const *args;
   int64_t halves;
   int overflow, is_stochastic;
+  int shares;  /* whether all draw at the same places */
   FN(keys) keys[4];
 #if VL == 16
   int collects, collected;  /* whether what is written waits for the pair of vectors to be whole; which of them wait */
   VF waiting[4][2];
-  VU places[4];  /* of the elements that are written next */
+  VU place;  /* of the elements that are written next */
 #endif
 } FN(target);
 
@@ -36,6 +37,8 @@ TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
   to->is_stochastic = n->first_random && !FN(rounds_to_nearest)((const int64_t *)args[n->first_random]);
   for (int k = 0; to->is_stochastic && k < n->num_random; k++)
     to->keys[k] = FN(keys_of)((const int64_t *)args[n->first_random + k]);
+  to->shares = 1;
+  for (int k = 1; to->is_stochastic && k < n->num_random; k++) to->shares &= to->keys[k].first == to->keys[0].first;
 }
 
 TI_INLINE void FN(write_half)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
@@ -63,26 +66,22 @@ TI_INLINE void FN(write)(FN(target) *to, int k, int64_t i, int64_t width, VF v) 
 }
 
 #if VL == 16
-/* Finds the places from element i on, of `count` operands at most. */
-TI_INLINE void FN(find_places)(FN(target) *to, const int count, int64_t i) {
-#pragma GCC unroll 4
-  for (int k = 0; k < 4 && k < count; k++) to->places[k] = FN(places_of)(to->keys[k], i, 1);
-}
-
-/* Rounds the pairs of vectors that wait, from element i on, and writes them; of `count` operands at most. */
+/* Rounds the pairs of vectors that wait, from element i on, and writes them; of `count` operands at most, which share their
+ * places. */
 TI_INLINE void FN(write_pairs)(FN(target) *to, const FN(rounding_constants) *c, const int count, char *const *args, int64_t i) {
-  const VU next = (VU){0} + 16 * TI_ROUNDING_STEP;
+  const VU place = to->place, next = place + 16 * TI_ROUNDING_STEP;
+  const VU factors[] = {FN(shared_factor)(place), FN(shared_factor)(next)};
 #pragma GCC unroll 4
   for (int k = 0; k < 4 && k < count; k++) {  /* the others are read alone */
     if (!(to->collected >> k & 1)) continue;
-    const VU second = (VU){0} + to->keys[k].second, words[] = {FN(random_words)(to->places[k], second), FN(random_words)(to->places[k] + next, second)};
+    const VU second = (VU){0} + to->keys[k].second, words[] = {factors[0] * (place ^ second), factors[1] * (next ^ second)};
     FN(halves) halves[2];
     FN(halves_of_some)(c, 2, to->waiting[k], words, to->overflow, halves);
     uint16_t *const p = (uint16_t *)args[k] + i;
     FN(store_halves)(p, halves[0]);
     FN(store_halves)(p + 16, halves[1]);
-    to->places[k] += next + next;
   }
+  to->place = place + 32 * TI_ROUNDING_STEP;
   to->collected = 0;
 }
 #endif
