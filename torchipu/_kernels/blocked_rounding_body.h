@@ -67,6 +67,8 @@ TI_INLINE void FN(move_on)(const FN(blocked_rounding) *r, FN(blocked_place) *at,
 static FN(blocked_rounding) FN(begin_rounding)(char *const *args, int64_t flags, const float *results, int64_t channels, int64_t pixels) {
   FN(blocked_rounding) r = {.results = results, .channels = (uint32_t)channels, .pixels = (uint32_t)pixels,
                             .blocks = (uint32_t)ti_ceil(channels, VL), .overflow = (int)(flags / TI_BLOCKED_ENDING_OVERFLOW & 3)};
+  const int64_t *other = NULL;
+  FN(keys) keys = {0, 0};
   for (int op = 0; op < TI_ROUNDED_OPS; op++) {
     FN(rounded_op) *const o = r.ops + op;
     o->is_rounded = flags / TI_BLOCKED_ENDING_ROUNDS >> op & 1;
@@ -75,7 +77,9 @@ static FN(blocked_rounding) FN(begin_rounding)(char *const *args, int64_t flags,
     if (!(flags / TI_BLOCKED_ENDING_IS_RANDOM >> op & 1)) continue;
     const int64_t *const state = (const int64_t *)*args++;
     o->is_random = !FN(rounds_to_nearest)(state);
-    if (o->is_random) o->keys = FN(keys_of)(state);
+    if (!o->is_random) continue;
+    o->keys = keys = FN(next_keys)(state, other, keys);
+    other = state;
   }
   r.shared = -1;
   for (int op = TI_ROUNDED_OPS - 1, is_alike = 1; op >= 0; op--) {

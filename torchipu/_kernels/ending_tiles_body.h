@@ -30,11 +30,9 @@ TI_INLINE void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, VF fi
   }
 }
 
-/* How many of the pixels at these places lie one behind the other. */
+/* How many of the pixels at these places, which ascend, lie one behind the other. */
 static inline int64_t FN(neighbours)(const int32_t *at, int64_t count) {
-  int32_t others = 0;
-  for (int64_t i = 1; i < count; i++) others |= at[i] - at[i - 1] - VL;
-  if (!others) return count;
+  if (at[count - 1] - at[0] == (count - 1) * VL) return count;
   int64_t some = 1;
   while (at[some] == at[some - 1] + VL) some++;
   return some;

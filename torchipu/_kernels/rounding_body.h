@@ -19,15 +19,23 @@ typedef struct {
   uint32_t first, second;
 } FN(keys);
 
-static inline FN(keys) FN(keys_of)(const int64_t *state) {
+static inline uint32_t FN(key_of)(const int64_t *state, uint32_t stream) {
+  const uint32_t counter[4] = {0, (uint32_t)state[3], stream, (uint32_t)state[1]};
   const uint32_t seed[2] = {(uint32_t)state[0], (uint32_t)((uint64_t)state[0] >> 32)};
-  uint32_t keys[2], block[4];
-  for (int k = 0; k < 2; k++) {  /* no result has the last of all streams */
-    const uint32_t counter[4] = {0, (uint32_t)state[3], k ? (uint32_t)state[2] : UINT32_MAX, (uint32_t)state[1]};
-    ti_philox(counter, seed, block);
-    keys[k] = block[0];
-  }
-  return (FN(keys)){keys[0], keys[1]};
+  uint32_t block[4];
+  ti_philox(counter, seed, block);
+  return block[0];
+}
+
+/* No result has the last of all streams. */
+static inline FN(keys) FN(keys_of)(const int64_t *state) {
+  return (FN(keys)){FN(key_of)(state, UINT32_MAX), FN(key_of)(state, (uint32_t)state[2])};
+}
+
+/* The same where `before` are those of another stream: most have the first in common. */
+static inline FN(keys) FN(next_keys)(const int64_t *state, const int64_t *other, FN(keys) before) {
+  if (!other || state[0] != other[0] || state[1] != other[1] || state[3] != other[3]) return FN(keys_of)(state);
+  return (FN(keys)){before.first, FN(key_of)(state, (uint32_t)state[2])};
 }
 
 /* Whether a state switches stochastic rounding off: bit 32 of the word that holds the replica. */
@@ -277,8 +285,10 @@ TI_INLINE void FN(keyed_any)(float *d, uint16_t *h, const float *s, long mask, F
 #endif
   const VU second = (VU){0} + keys.second;
   VU place = FN(places_of)(keys, start + i, 1);
-  for (; i < n; i += VL, place += VL * TI_ROUNDING_STEP)
+  for (; i < n; i += VL, place += VL * TI_ROUNDING_STEP) {
+    _mm_prefetch((const char *)(s + ((i + FN(FETCH)) & mask)), _MM_HINT_T0);
     FN(put)(d, h, i, n, FN(halves_by)(FN(to_be_rounded)(s, mask, i, n), FN(random_words)(place, second), overflow));
+  }
 }
 
 TI_INLINE void FN(round_any)(float *d, uint16_t *h, const float *s, long mask, const int64_t *state, int64_t start, long n,
