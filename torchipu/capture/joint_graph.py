@@ -12,6 +12,7 @@ from torch._functorch import partitioners
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from torchipu.capture.checkpointed_norms import with_running_statistics, without_running_statistics
 from torchipu.capture.fx_source import checkpoint_region_of
 from torchipu.capture.process_wide import replaced
 from torchipu.capture.repeated_nodes import merge_repeated
@@ -39,9 +40,11 @@ def partition(joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[Gra
     merge_repeated(joint, BACKWARD_TAGS)
     retake_views(joint)
     keep_draws(joint)
+    without_running_statistics(joint)
     # torch would hand the state of its generator from the forward to the backward: the draws have none left to repeat.
     with replaced(partitioners, "has_recomputable_rng_ops", lambda module: False):
         forward, backward = partitioners.default_partition(joint, joint_inputs, **kwargs)
+    with_running_statistics(forward)
     return forward, backward
 
 
