@@ -53,10 +53,10 @@ def judged(x: torch.Tensor, state: tuple[int, ...], overflow: HalfOverflow) -> t
 def test_results_have_the_bits_of_their_places(shape: tuple[int, ...], name: str, overflow: HalfOverflow) -> None:
     x, other = values(shape, name), values(shape, "normal")
     once = judged(x, STATE, overflow)
-    twice = judged(once + other, (*STATE[:2], 9, STATE[3]), overflow)
-    for threads in (1, 3):
+    for threads, micro_batch in ((1, STATE[3]), (3, STATE[3]), (1, STATE[3] + 1)):  # of another, no key is shared
+        twice = judged(once + other, (*STATE[:2], 9, micro_batch), overflow)
         plan = MiniPlanner(threads)
-        states = [plan.hold(torch.tensor((*STATE[:2], stream, STATE[3]))) for stream in (7, 9)]
+        states = [plan.hold(torch.tensor(state)) for state in (STATE, (*STATE[:2], 9, micro_batch))]
         first, second = (OpRounding(Rounding(state, overflow)) for state in states)
         out = plan.scratch(blocked_layout.blocked_shape(shape))
         ending = Ending(

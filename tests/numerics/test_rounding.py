@@ -22,16 +22,17 @@ def to_half(**options):
 
 
 def random_bits(count, *, seed=11, replica=0, stream=0, micro_batch=0):
-    """Return the 16 random bits of each element: a hash of its number, keyed by one block of the generator."""
-    state = torch.tensor([seed, replica, ROUNDING_STREAMS + stream, micro_batch])
-    block = torch.empty(64, dtype=torch.int32)
-    run_kernel(RANDOM_WORDS, [block.data_ptr(), state.data_ptr()], RandomInts(64), items=1)
-    first, second = (int(block[place]) & 0xFFFFFFFF for place in (0, 16))
-    words = np.arange(-(-count // 2), dtype=np.uint32) + np.uint32(first)
-    words = (words ^ words >> np.uint32(16)) * np.uint32(0x7FEB352D)
-    words = ((words ^ words >> np.uint32(15)) + np.uint32(second)) * np.uint32(0x846CA68B)
-    words ^= words >> np.uint32(16)
-    return np.stack([words & 0xFFFF, words >> np.uint32(16)], 1).reshape(-1)[:count].astype(np.int64)
+    """Return the 16 random bits of each element: a hash of its number, keyed by two words of the generator."""
+    keys = []
+    for number in (0xFFFFFFFF, ROUNDING_STREAMS + stream):
+        state = torch.tensor([seed, replica, number, micro_batch])
+        block = torch.empty(64, dtype=torch.int32)
+        run_kernel(RANDOM_WORDS, [block.data_ptr(), state.data_ptr()], RandomInts(64), items=1)
+        keys.append(int(block[0]) & 0xFFFFFFFF)
+    first, second = keys
+    places = np.arange(count, dtype=np.uint32) * np.uint32(0xB5297A4D) + np.uint32(first)
+    words = (places ^ places >> np.uint32(12)) * (places ^ np.uint32(second))
+    return (words >> np.uint32(16)).astype(np.int64)
 
 
 def spread(count, *, seed=0):

@@ -39,9 +39,11 @@ static inline int FN(is_short)(const FN(blocked_ending) *e) { return e->activati
   } while (0)
 
 /* Neighbouring pixels, `to` floats on. */
-TI_INLINE void FN(end_rounded)(const FN(blocked_ending) *e, const int count, VF *v, VF first, VF scale, VF shift, ptrdiff_t to, const FN(blocked_place) *at) {
+TI_INLINE void FN(end_rounded)(const FN(blocked_ending) *e, FN(rounded_vectors) *held, const int count, VF *v, VF first, VF scale, VF shift, ptrdiff_t to, const FN(blocked_place) *at) {
 #define TI_PLACE(p) to + p * VL
-#define TI_ROUND(op) FN(round_op)(&e->rounding, op, count, v, at)
+#define TI_ROUND(op) FN(round_op)(&e->rounding, op, held, count, v, at, &drawn)
+  FN(drawn_pixels) drawn;
+  FN(begin_drawn)(&e->rounding, count, at, &drawn);
   TI_END_ROUNDED(count, TI_PLACE, TI_ROUND);
 #undef TI_PLACE
 #undef TI_ROUND

@@ -449,7 +449,7 @@ typedef struct {
   const double *constants;
   char *const *args;
   int64_t block;                    /* elements of a piece that begins where others do */
-  int num_instructions, num_direct, num_cut, is_random, is_direct;
+  int num_instructions, num_direct, num_cut, is_direct;
   char *at[TI_MAX_SLOTS];
   long mask[TI_MAX_SLOTS];
   int direct[TI_MAX_SLOTS], cut[TI_MAX_SLOTS];
@@ -464,7 +464,7 @@ static void FN(begin_chain)(FN(chain_call) *c, char *const *args, char *scratch,
   const chain_slot *const slots = c->slots = (const chain_slot *)numbers;
   c->program = (const chain_instruction *)(slots + num_slots);
   c->constants = constants, c->args = args, c->block = block, c->num_instructions = num_instructions;
-  c->num_direct = c->num_cut = c->is_random = 0;
+  c->num_direct = c->num_cut = 0;
   for (int s = 0; s < num_slots; s++) {
     const chain_slot *slot = slots + s;
     const int dtype = (int)slot->dtype;
@@ -489,7 +489,6 @@ static void FN(begin_chain)(FN(chain_call) *c, char *const *args, char *scratch,
   for (int i = 0; i < num_instructions; i++) {
     const chain_instruction *q = c->program + i;
     if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
-      c->is_random = 1;
       if (q->b != q->a) c->keys[q->b] = FN(keys_of)((const int64_t *)args[slots[q->b].argument]);
     }
     if (q->operation == TI_OP_x_load && slots[q->result].kind == TI_SLOT_KIND_REGISTER && FN(has_stretches)(slots + q->a))
@@ -506,7 +505,6 @@ TI_INLINE long FN(cut_piece)(FN(chain_call) *c, int64_t start, long n, const int
   for (int j = 0; j < c->num_cut; j++) {
     int64_t run = FN(stretch)(c->slots + c->cut[j], start, c->from + c->cut[j]);
     if (run >= n) continue;
-    if (c->is_random) run &= ~31L;  /* rounding begins at multiples of 32 */
     if (group > 1) run -= run % group;
     if (run >= TI_LEAST_STRETCH / 2) n = (long)run;
     else c->from[c->cut[j]] = -1;

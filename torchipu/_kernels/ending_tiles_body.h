@@ -13,26 +13,16 @@ TI_INLINE void FN(store_pixels)(float *y, int count, const VF *v) {
  * that of the first. */
 TI_INLINE void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, VF first, VF scale, VF shift, ptrdiff_t to, int64_t count,
                                    FN(blocked_place) place) {
-#if VL == 16
-  FN(rounded_pairs) pairs = FN(hold_pairs)();
-  const int has_pairs = FN(has_pairs)(&e->rounding);
-  if (has_pairs) FN(begin_pairs)(&e->rounding, &pairs, &place);
-#endif
+  FN(rounded_vectors) held = FN(hold_vectors)();
   for (int64_t j = 0; j < count; j += FN(ROUNDED_PIXELS), to += FN(ROUNDED_PIXELS) * VL) {
     const int some = (int)ti_min(count - j, FN(ROUNDED_PIXELS));
     VF v[FN(ROUNDED_PIXELS)];
     FN(load_pixels)(y + to, some, v);
 #define TI_PLACE(p) to + (p < some ? p : some - 1) * VL
-#define TI_ROUND(op) FN(round_op)(&e->rounding, op, FN(ROUNDED_PIXELS), v, &place)
-#if VL == 16
-    if (has_pairs) {
-      FN(set_pairs)(&pairs, &place);
-#define TI_ROUND_PAIRS(op) FN(round_pairs)(&e->rounding, op, &pairs, v)
-      TI_END_ROUNDED(FN(ROUNDED_PIXELS), TI_PLACE, TI_ROUND_PAIRS);
-#undef TI_ROUND_PAIRS
-    } else
-#endif
-      TI_END_ROUNDED(FN(ROUNDED_PIXELS), TI_PLACE, TI_ROUND);
+#define TI_ROUND(op) FN(round_op)(&e->rounding, op, &held, FN(ROUNDED_PIXELS), v, &place, &drawn)
+    FN(drawn_pixels) drawn;
+    FN(begin_drawn)(&e->rounding, FN(ROUNDED_PIXELS), &place, &drawn);
+    TI_END_ROUNDED(FN(ROUNDED_PIXELS), TI_PLACE, TI_ROUND);
 #undef TI_PLACE
 #undef TI_ROUND
     FN(store_pixels)(y + to, some, v);
@@ -40,11 +30,9 @@ TI_INLINE void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, VF fi
   }
 }
 
-/* How many of the pixels at these places lie one behind the other. */
+/* How many of the pixels at these places, which ascend, lie one behind the other. */
 static inline int64_t FN(neighbours)(const int32_t *at, int64_t count) {
-  int32_t others = 0;
-  for (int64_t i = 1; i < count; i++) others |= at[i] - at[i - 1] - VL;
-  if (!others) return count;
+  if (at[count - 1] - at[0] == (count - 1) * VL) return count;
   int64_t some = 1;
   while (at[some] == at[some - 1] + VL) some++;
   return some;

@@ -43,10 +43,10 @@ TI_KERNEL(fp8_encode) {
   const FN(keys) keys = p->is_stochastic ? FN(keys_of)((const int64_t *)args[2]) : (FN(keys)){0, 0};
   const int64_t first = p->is_stochastic ? (int64_t)((uint64_t)((const int64_t *)args[2])[2] >> 32) : 0;
   for (int64_t i = begin * TI_FP8_SPAN; i < last;) {
-    const int64_t skip = (first + i) % VL, n = ti_min(VL - skip, last - i);
-    const VU bits = FN(random_halves)(keys, first + i - skip);
+    const int64_t n = ti_min(VL, last - i);
+    const VU bits = FN(random_words_from)(keys, first + i) >> 16;
     for (int64_t k = 0; k < n; k++)
-      codes[i + k] = FN(fp8_code)(values[i + k] * q->inverse, p->is_stochastic ? ldexp(bits[skip + k], -16) : -1.0,
+      codes[i + k] = FN(fp8_code)(values[i + k] * q->inverse, p->is_stochastic ? ldexp(bits[k], -16) : -1.0,
                                   (int)p->mantissa, (int)p->bias, (int)p->specials, q->largest, (int)p->saturates);
     i += n;
   }

@@ -61,10 +61,8 @@ TI_INLINE void FN(half_tile_of)(const int mr, const FN(half_tile) *t, int n) {
 #pragma GCC unroll 8
       for (int i = 0; i < mr; i++) {
         const int64_t element = number * t->results + t->rows[i] + t->column;
-        VU random[2];
-        FN(random_pair)(t->keys, element, random);
-        c0[i] = FN(rounded_by)(c0[i], random[0], t->overflow);
-        c1[i] = FN(rounded_by)(c1[i], random[1], t->overflow);
+        c0[i] = FN(rounded_by)(c0[i], FN(random_words_from)(t->keys, element), t->overflow);
+        c1[i] = FN(rounded_by)(c1[i], FN(random_words_from)(t->keys, element + VL), t->overflow);
       }
     } else if (t->overflow == TI_HALF_OVERFLOW_INFINITY) {
 #pragma GCC unroll 8
@@ -105,7 +103,7 @@ static void FN(half_sums)(const FN(half_tile) *t, float *sums, const int64_t *nu
     for (int64_t j = 0; j < TI_PANEL; j += VL) {
       const VF v = FN(load)(sums + r * TI_PANEL + j);
       const int64_t element = t->first * t->results + numbers[r] + t->column + j;
-      FN(store)(sums + r * TI_PANEL + j, t->is_stochastic ? FN(rounded_by)(v, FN(random_halves)(t->keys, element), t->overflow)
+      FN(store)(sums + r * TI_PANEL + j, t->is_stochastic ? FN(rounded_by)(v, FN(random_words_from)(t->keys, element), t->overflow)
                                                           : FN(rounded_to_nearest)(v, t->overflow));
     }
 }

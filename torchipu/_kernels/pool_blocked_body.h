@@ -68,10 +68,15 @@ TI_KERNEL(mean_blocked) {
 /* Ends `count` pixels from `to` floats on, nothing rounded. */
 TI_INLINE void FN(end_some)(const FN(blocked_ending) *e, float *y, const float *x, VF factor, VF shift, const int count, ptrdiff_t to) {
   const VF none = FN(set)(0.f), first = e->first ? FN(load)(e->first) : none;
-  const VF scale = e->is_affine ? FN(load)(e->scale) : none, added = e->is_affine ? FN(load)(e->shift) : none;
+  const VF scale = e->is_affine ? FN(load)(e->scale) : none, shifted = e->is_affine ? FN(load)(e->shift) : none;
   VF v[4];
   TI_EACH(count) v[p] = FN(fma)(FN(load)(x + to + p * VL), factor, shift);
-  FN(end_rounded)(e, count, v, first, scale, added, to, NULL);
+  shift = shifted;
+#define TI_PLACE(p) to + p * VL
+#define TI_KEEP(op) (void)0
+  TI_END_ROUNDED(count, TI_PLACE, TI_KEEP);
+#undef TI_PLACE
+#undef TI_KEEP
   TI_EACH(count) FN(store)(y + to + p * VL, v[p]);
 }
 /* Ends pixels that lie one behind the other, nothing rounded. */

@@ -1,13 +1,11 @@
 /* The rounding of what a kernel has written; table/round_blocks.py says what it takes. A run of elements may begin and end
- * anywhere, and is rounded in the groups of 32 that rounding_body.h counts.
+ * anywhere.
  */
 #include "narrow_row_body.h"
 #include "rounding_body.h"
 
 #ifndef TORCHIPU_ROUND_BLOCKS
 #define TORCHIPU_ROUND_BLOCKS
-enum { TI_GROUP = 32 };
-
 /* Most places are of the first run of their dimension: a division takes as long as rounding a group does. */
 static inline int64_t ti_element(const block_dim *d, int64_t x) {
   if (x < d->inner) return x * d->step;
@@ -19,17 +17,20 @@ static inline int64_t ti_element(const block_dim *d, int64_t x) {
 /* `h` is NULL where floats alone are wanted. */
 typedef struct { float *s; uint16_t *h; FN(keys) keys; int is_stochastic, overflow, keeps, to_bfloats; } FN(rounding);
 
-/* `count` elements from `first` on, `step` apart and none beyond the group of 32 that holds the first: through a group
- * of which the others are not looked at. */
-static void FN(round_part)(const FN(rounding) *r, int64_t first, int64_t count, int64_t step) {
-  float floats[TI_GROUP] = {0};
-  uint16_t halves[TI_GROUP];
-  const int64_t group = first / TI_GROUP * TI_GROUP, at = first - group;
-  for (int64_t i = 0; i < count; i++) floats[at + i * step] = r->s[first + i * step];
-  if (r->is_stochastic) FN(round_keyed_here)(floats, halves, r->keys, group, TI_GROUP, r->overflow);
-  else FN(round_nearest_here)(floats, halves, TI_GROUP, r->overflow);
-  for (int64_t i = 0; i < count && r->h; i++) r->h[first + i * step] = halves[at + i * step];
-  for (int64_t i = 0; i < count && r->keeps; i++) r->s[first + i * step] = floats[at + i * step];
+/* `count` elements from `first` on, `step` apart. */
+static void FN(round_spread)(const FN(rounding) *r, int64_t first, int64_t count, int64_t step) {
+  float floats[VL];
+  uint16_t halves[VL] = {0};
+  for (int64_t done = 0; done < count; done += VL, first += VL * step) {
+    const int64_t some = ti_min(VL, count - done);
+    for (int64_t i = 0; i < some; i++) floats[i] = r->s[first + i * step];
+    if (r->is_stochastic) FN(round_apart)(halves, floats, r->keys, first, step, some, r->overflow);
+    else FN(round_nearest)(halves, floats, some, r->overflow);
+    for (int64_t i = 0; i < some && r->h; i++) r->h[first + i * step] = halves[i];
+    if (!r->keeps) continue;
+    FN(store)(floats, FN(from_half)(halves));
+    for (int64_t i = 0; i < some; i++) r->s[first + i * step] = floats[i];
+  }
 }
 
 static void FN(round_elements)(const FN(rounding) *r, int64_t first, int64_t count, int64_t step) {
@@ -43,13 +44,7 @@ static void FN(round_elements)(const FN(rounding) *r, int64_t first, int64_t cou
   } else if (step == 1) {
     FN(round_nearest)(r->h + first, r->s + first, count, r->overflow);
   } else {
-    while (count > 0) {
-      int64_t some = (TI_GROUP - 1 - first % TI_GROUP) / step + 1;
-      if (some > count) some = count;
-      FN(round_part)(r, first, some, step);
-      first += some * step;
-      count -= some;
-    }
+    FN(round_spread)(r, first, count, step);
   }
 }
 

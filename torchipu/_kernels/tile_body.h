@@ -71,22 +71,6 @@ TI_KERNEL(tile_narrow) {
   return TI_OK;
 }
 
-/* A run of elements, `step` apart, one group of 32 numbers after the other. */
-static void FN(round_numbered)(uint16_t *h, const float *s, FN(keys) keys, const int64_t *run, int overflow) {
-  enum { GROUP = 32 };
-  const int64_t step = run[2];
-  float floats[GROUP] = {0};
-  uint16_t halves[GROUP];
-  for (int64_t done = 0; done < run[1];) {
-    const int64_t element = run[0] + done * step, at = element % GROUP;
-    const int64_t some = step < 1 ? 1 : ti_min((GROUP - 1 - at) / step + 1, run[1] - done);
-    for (int64_t i = 0; i < some; i++) floats[at + i * step] = s[done + i];
-    FN(round_keyed)(halves, floats, keys, element - at, GROUP, overflow);
-    for (int64_t i = 0; i < some; i++) h[done + i] = halves[at + i * step];
-    done += some;
-  }
-}
-
 TI_KERNEL(tile_round) {
   uint16_t *h = (uint16_t *)args[0];
   const float *s = (const float *)args[1];
@@ -97,7 +81,7 @@ TI_KERNEL(tile_round) {
   const FN(keys) keys = FN(keys_of)(state);
   for (int64_t r = 0; r < runs; r++, run += 3) {
     if (to_nearest) FN(round_nearest)(h, s, (long)run[1], overflow);
-    else FN(round_numbered)(h, s, keys, run, overflow);
+    else FN(round_apart)(h, s, keys, run[0], run[2], run[1], overflow);
     h += run[1];
     s += run[1];
   }

@@ -33,12 +33,12 @@ static inline float ti_scale_of(const double *hyper) {
       FN(target) halves = to; \
       halves.args = own; \
       halves.halves = all; \
-      if (to.is_stochastic) TI_EACH_GROUP(verb, by, 1); \
-      else TI_EACH_GROUP(verb, by, 0); \
+      if (!to.is_stochastic) TI_EACH_GROUP(verb, by, 0); \
+      else if (to.shares) TI_EACH_GROUP(verb, by, 1); \
     } \
     for (; i < last; i += VL) FN(verb)(&to, by, args, n->halves, i, last - i); \
   } while (0)
-/* 32 elements share their random words. */
+/* Pairs of vectors are rounded at once. */
 #undef TI_EACH_GROUP
 #if VL == 16
 #define TI_EACH_GROUP(verb, by, random) \
@@ -46,11 +46,11 @@ static inline float ti_scale_of(const double *hyper) {
     const FN(rounding_constants) constants = FN(hold_constants)(); \
     const int operands = (int)(sizeof own / sizeof *own); \
     halves.is_stochastic = halves.collects = random; \
-    if (random) FN(find_places)(&halves, operands, i); \
+    if (random) halves.place = FN(places_of)(halves.keys[0], i, 1); \
     for (int64_t group = i / 32; group < last / 32; group++) { \
       FN(verb)(&halves, by, own, all, group * 32, VL); \
       FN(verb)(&halves, by, own, all, group * 32 + VL, VL); \
-      if (random) FN(write_group)(&halves, &constants, operands, own, group * 32); \
+      if (random) FN(write_pairs)(&halves, &constants, operands, own, group * 32); \
       i += 32; \
     } \
   } while (0)

@@ -19,12 +19,12 @@ typedef struct {
   char *const *args;
   int64_t halves;
   int overflow, is_stochastic;
+  int shares;  /* whether all draw at the same places */
   FN(keys) keys[4];
-  VU next[4];  /* random bits of the vector behind the one that was written last */
 #if VL == 16
-  int collects, collected;  /* whether what is written waits for the group of 32 to be whole; which of them wait */
+  int collects, collected;  /* whether what is written waits for the pair of vectors to be whole; which of them wait */
   VF waiting[4][2];
-  VU places[4];  /* numbers of the group's words, their keys added */
+  VU place;  /* of the elements that are written next */
 #endif
 } FN(target);
 
@@ -37,19 +37,13 @@ TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
   to->is_stochastic = n->first_random && !FN(rounds_to_nearest)((const int64_t *)args[n->first_random]);
   for (int k = 0; to->is_stochastic && k < n->num_random; k++)
     to->keys[k] = FN(keys_of)((const int64_t *)args[n->first_random + k]);
-}
-
-TI_INLINE VU FN(bits_for)(FN(target) *to, int k, int64_t i) {
-  if (i & VL) return to->next[k];
-  VU random[2];
-  FN(random_pair)(to->keys[k], i, random);
-  to->next[k] = random[1];
-  return random[0];
+  to->shares = 1;
+  for (int k = 1; to->is_stochastic && k < n->num_random; k++) to->shares &= to->keys[k].first == to->keys[0].first;
 }
 
 TI_INLINE void FN(write_half)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
   const FN(halves) halves =
-      to->is_stochastic ? FN(halves_by)(v, FN(bits_for)(to, k, i), to->overflow)
+      to->is_stochastic ? FN(halves_by)(v, FN(random_words_from)(to->keys[k], i), to->overflow)
                         : FN(nearest_halves)(to->overflow == TI_HALF_OVERFLOW_INFINITY ? v : FN(rounded_to_nearest)(v, to->overflow));
   uint16_t *p = (uint16_t *)to->args[k] + i;
   if (width >= VL) FN(store_halves)(p, halves);
@@ -72,24 +66,22 @@ TI_INLINE void FN(write)(FN(target) *to, int k, int64_t i, int64_t width, VF v) 
 }
 
 #if VL == 16
-/* Finds the words of the group that begins at element i, of `count` operands at most. */
-TI_INLINE void FN(find_places)(FN(target) *to, const int count, int64_t i) {
-#pragma GCC unroll 4
-  for (int k = 0; k < 4 && k < count; k++) to->places[k] = FN(place_of_pair)(to->keys[k], i);
-}
-
-/* Rounds what waits of the group that begins at element i, and writes it; of `count` operands at most. */
-TI_INLINE void FN(write_group)(FN(target) *to, const FN(rounding_constants) *c, const int count, char *const *args, int64_t i) {
+/* Rounds the pairs of vectors that wait, from element i on, and writes them; of `count` operands at most, which share their
+ * places. */
+TI_INLINE void FN(write_pairs)(FN(target) *to, const FN(rounding_constants) *c, const int count, char *const *args, int64_t i) {
+  const VU place = to->place, next = place + 16 * TI_ROUNDING_STEP;
+  const VU factors[] = {FN(shared_factor)(place), FN(shared_factor)(next)};
 #pragma GCC unroll 4
   for (int k = 0; k < 4 && k < count; k++) {  /* the others are read alone */
     if (!(to->collected >> k & 1)) continue;
+    const VU second = (VU){0} + to->keys[k].second, words[] = {factors[0] * (place ^ second), factors[1] * (next ^ second)};
     FN(halves) halves[2];
-    FN(halves_of_group)(c, to->waiting[k], to->places[k], (VU){0} + to->keys[k].second, to->overflow, halves);
+    FN(halves_of_some)(c, 2, to->waiting[k], words, to->overflow, halves);
     uint16_t *const p = (uint16_t *)args[k] + i;
     FN(store_halves)(p, halves[0]);
     FN(store_halves)(p + 16, halves[1]);
-    to->places[k] += 16;
   }
+  to->place = place + 32 * TI_ROUNDING_STEP;
   to->collected = 0;
 }
 #endif

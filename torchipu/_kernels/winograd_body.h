@@ -96,6 +96,7 @@ static __attribute__((noinline)) void FN(write_rounded)(const FN(winograd_item) 
   const blocked_window s = t->p->window;
   const int64_t image = t->blocks_out * s.oh * s.ow * VL;
   FN(tile_place) place = FN(place_of)(t->first, t->down, t->across);
+  FN(rounded_vectors) held = FN(hold_vectors)();
   const VF first = e->first ? FN(load)(e->first) : FN(set)(0.f);
   const VF scale = e->is_affine ? FN(load)(e->scale) : first, shift = e->is_affine ? FN(load)(e->shift) : first;
   const uint32_t block = (uint32_t)((y - e->rounding.results) / (s.oh * s.ow * VL));
@@ -107,10 +108,10 @@ static __attribute__((noinline)) void FN(write_rounded)(const FN(winograd_item) 
       if (row >= s.oh) continue;
       const FN(blocked_place) at = FN(place_at)(&e->rounding, (uint32_t)place.n, block, (uint32_t)(row * s.ow + column));
       if (column + 1 < s.ow) {
-        FN(end_rounded)(e, 2, v + i, first, scale, shift, to, &at);
+        FN(end_rounded)(e, &held, 2, v + i, first, scale, shift, to, &at);
         FN(store)(y + to + VL, v[i + 1]);
       } else {
-        FN(end_rounded)(e, 1, v + i, first, scale, shift, to, &at);
+        FN(end_rounded)(e, &held, 1, v + i, first, scale, shift, to, &at);
       }
       FN(store)(y + to, v[i]);
     }

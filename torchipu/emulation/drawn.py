@@ -23,6 +23,10 @@ ROUNDS = 10
 FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 STEPS = 0x9E3779B9, 0xBB67AE85
 LOW = np.uint64(0xFFFFFFFF)
+ROUNDING_STEP = np.uint64(0xB5297A4D)
+"""Between the places of neighbouring elements that are rounded."""
+LAST_STREAM = 0xFFFFFFFF
+"""Which no result has: the key that all streams of rounding share is its first word."""
 HALF_BITS, LEAST_EXPONENT, LARGEST_HALF = 11, -14, 65504.0
 """Of a half: significant bits, the exponent of the least normal one, and the largest."""
 HALF_UNIFORM_BITS = 11
@@ -65,14 +69,11 @@ def words_of(words: Words, elements: Array) -> Array:
 
 def _rounding_bits(words: Words, count: int) -> Array:
     """Return 16 bits for each of the first elements of a result."""
-    first, second, _, _ = _blocks(words, np.zeros(1, np.int64))
-    number = np.arange(count, dtype=np.uint64)
-    word = (number >> np.uint64(1)) + first & LOW
-    word = (word ^ word >> np.uint64(16)) * np.uint64(0x7FEB352D) & LOW
-    word = (word ^ word >> np.uint64(15)) + second & LOW
-    word = word * np.uint64(0x846CA68B) & LOW
-    word ^= word >> np.uint64(16)
-    return np.asarray(word >> ((number & np.uint64(1)) << np.uint64(4)) & np.uint64(0xFFFF))
+    shared, own = (_blocks(each, np.zeros(1, np.int64)) for each in (words._replace(stream=LAST_STREAM), words))
+    first, second = shared[0], own[0]
+    place = np.arange(count, dtype=np.uint64) * ROUNDING_STEP + first & LOW
+    word = (place ^ place >> np.uint64(12)) * (place ^ second) & LOW
+    return np.asarray(word >> np.uint64(16))
 
 
 # ---------------------------------------------------------------------- rounding
