@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torchipu.compiler import Compiled
 from torchipu.device.memory import lacking_bytes, lacking_off_chip_bytes, tile_memory
@@ -55,7 +56,7 @@ class Checked:
         return growth <= 1 or self.lasting + (self.share - self.lasting) * growth <= ROOM
 
 
-def larger(given: Sequence[float], most: Sequence[float]) -> list[float]:
+def larger(given: Sequence[Any], most: Sequence[float]) -> list[Any]:
     """Return larger sizes, for which a program is compiled ahead: a tensor that has them all grows by `AHEAD`.
 
     Args:

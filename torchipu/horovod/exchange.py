@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchipu.horovod.adasum import combined
 from torchipu.horovod.collectives import (
     count_received,
     deal_rows,
@@ -29,7 +30,7 @@ from torchipu.horovod.graphs import outside_of_graphs
 from torchipu.horovod.process_sets import Members, global_process_set, members
 from torchipu.horovod.processes import rank, size
 
-Average, Sum, Min, Max, Product = 0, 1, 3, 4, 5
+Average, Sum, Adasum, Min, Max, Product = 0, 1, 2, 3, 4, 5
 """How `allreduce` combines values: Horovod's numbers."""
 
 _OPS = {
@@ -55,14 +56,15 @@ def allreduce(
         average: Older form of ``op``: True for Average, False for Sum.
         name: Taken and not needed: processes call in the same order.
         compression: How values travel: `Compression.none`, `Compression.fp16` or a `Compressor`.
-        op: Average, Sum, Min, Max or Product; None for Average.
+        op: Average, Sum, Adasum, Min, Max or Product; None for Average.
         prescale_factor: What values are multiplied by before.
         postscale_factor: And after.
-        process_set: The processes that take part.
+        process_set: The processes that take part; all of them for Adasum.
 
     Raises:
         ValueError: `init` has not been called, there is no such ``op``, the tensor is sparse, or this process is not in
-            the set.
+            the set; Adasum of whole numbers, or of as many processes as are no power of two.
+        NotImplementedError: Adasum of a set that is not the global one.
         HorovodInternalError: The exchange failed.
     """
     return grouped_allreduce(
@@ -101,7 +103,10 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Any = global_process_set,
 ) -> list[torch.Tensor]:
     """Do what `grouped_allreduce` does, in place; return the tensors."""
-    how, where = _op(average, op), members(process_set)
+    how = _op(average, op)
+    if how == Adasum and process_set is not global_process_set:
+        raise NotImplementedError("Adasum does not support non-global process sets: leave process_set away")
+    where = members(process_set)
     if any(tensor.layout != torch.strided for tensor in tensors):
         raise ValueError("allreduce takes dense tensors: use hvd.sparse_allreduce_async, or tensor.to_dense()")
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
@@ -109,7 +114,10 @@ def grouped_allreduce_(
         flat = torch.cat([tensor.reshape(-1) for tensor in chosen])
         if prescale_factor != 1.0:
             flat = flat * prescale_factor
-        reduce_all(flat, _OPS[how], where)
+        if how == Adasum:
+            flat = _adasum(flat, [tensor.numel() for tensor in chosen], where)
+        else:
+            reduce_all(flat, _OPS[how], where)
         if how == Average:
             is_whole = not (flat.is_floating_point() or flat.is_complex())
             flat = flat.div(where.size, rounding_mode="trunc") if is_whole else flat / where.size
@@ -118,6 +126,14 @@ def grouped_allreduce_(
         for tensor, part in zip(chosen, flat.split([tensor.numel() for tensor in chosen]), strict=True):
             tensor.copy_(part.reshape(tensor.shape))
     return list(tensors)
+
+
+def _adasum(flat: torch.Tensor, sizes: list[int], where: Members) -> torch.Tensor:
+    """Return the Adasum of each of the tensors that lie one after another, the same bits in all processes."""
+    if not flat.is_floating_point():
+        raise ValueError(f"Adasum combines floats, not {flat.dtype}: use hvd.Sum or hvd.Average")
+    ranks = [one.split(sizes) for one in gather_rows(flat[None], where).unbind(0)]
+    return torch.cat([combined(parts) for parts in zip(*ranks, strict=True)])
 
 
 def _compressed(
@@ -133,8 +149,10 @@ def _op(average: bool | None, op: int | None) -> int:
     if average is not None and op is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
     how = op if op is not None else Average if average in (None, True) else Sum
-    if how not in _OPS:
-        raise ValueError(f"there is no op {how}: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product")
+    if how not in _OPS and how != Adasum:
+        raise ValueError(
+            f"there is no op {how}: use hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max or hvd.Product"
+        )
     return how
 
 

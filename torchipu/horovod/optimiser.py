@@ -10,6 +10,7 @@ import torch
 
 from torchipu.horovod.compression import Compression
 from torchipu.horovod.exchange import (
+    Adasum,
     Average,
     Max,
     broadcast_,
@@ -71,9 +72,11 @@ class _Distributed:
         """Combine the gradients of all processes of the set, in place; in a process that is not in it, do nothing.
 
         A parameter without a gradient counts as zero in this process, if another one has a gradient of it. A gradient
-        that is sparse in one process is sparse in all.
+        that is sparse in one process is sparse in all. For Adasum nothing is done here: it combines what `step` changes.
         """
         process_set = self._how["process_set"]
+        if self._how["op"] == Adasum:
+            return
         if not process_set.included() or members(process_set).group is None:
             return
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
@@ -124,7 +127,13 @@ class _Distributed:
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let `step` take gradients that `synchronize` has combined already, and maybe clipped since."""
+        """Let `step` take gradients that `synchronize` has combined already, and maybe clipped since.
+
+        Raises:
+            AssertionError: It is Adasum's.
+        """
+        if self._how["op"] == Adasum:
+            raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
         self._skips = True
         try:
             yield
@@ -143,8 +152,22 @@ class _Distributed:
                 loss = closure()
         if not getattr(self, "_skips", False):
             self.synchronize()
-        super().step()  # type: ignore[misc]
+        if self._how["op"] == Adasum and members(self._how["process_set"]).group is not None:
+            self._step_by_adasum()
+        else:
+            super().step()  # type: ignore[misc]
         return loss
+
+    @torch.no_grad()
+    def _step_by_adasum(self) -> None:
+        """Update the parameters by what the updates of all processes, each by its own gradients, are together."""
+        parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        before = [parameter.detach().clone() for parameter in parameters]
+        super().step()  # type: ignore[misc]
+        changes = [parameter - old for parameter, old in zip(parameters, before, strict=True)]
+        together = grouped_allreduce(changes, compression=self._compression, **self._how)
+        for parameter, old, change in zip(parameters, before, together, strict=True):
+            parameter.copy_(old + change)
 
 
 def _kind_of(gradient: torch.Tensor | None) -> int:
@@ -165,7 +188,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         compression: How gradients travel, as in `allreduce`.
         backward_passes_per_step: How many gradients are summed up in a step: not needed, since what has been summed up
             by the time of a step is combined.
-        op: Average or Sum.
+        op: Average, Sum or Adasum. By the last each process takes a step of its own, and what these change is combined.
         gradient_predivide_factor: By how much gradients are divided before they are summed, and multiplied after.
         num_groups: Taken and not needed: all gradients go together.
         groups: The same.
@@ -175,7 +198,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         ValueError: A name is missing or comes twice, ``backward_passes_per_step`` is no positive number, or
             ``gradient_predivide_factor`` is given with another ``op`` than Average.
+        NotImplementedError: Adasum in a set of processes that is not the global one.
     """
+    if op == Adasum and process_set is not global_process_set:
+        raise NotImplementedError("Adasum does not support non-global process sets: leave process_set away")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average: divide the gradients yourself")
     if named_parameters is not None:

@@ -14,6 +14,7 @@ from torchipu.horovod.builds import (
 )
 from torchipu.horovod.collectives import HorovodInternalError
 from torchipu.horovod.exchange import (
+    Adasum,
     Average,
     Max,
     Min,
@@ -63,6 +64,7 @@ from torchipu.horovod.processes import (
 )
 
 __all__ = [
+    "Adasum",
     "Average",
     "HorovodInternalError",
     "Max",
