@@ -72,7 +72,7 @@ class _Distributed:
         """Combine the gradients of all processes of the set, in place; in a process that is not in it, do nothing.
 
         A parameter without a gradient counts as zero in this process, if another one has a gradient of it. A gradient
-        that is sparse in one process is sparse in all. For Adasum nothing is done here: it combines what `step` changes.
+        that is sparse in one process is sparse in all. Adasum combines what `step` changes: nothing here.
         """
         process_set = self._how["process_set"]
         if self._how["op"] == Adasum:

@@ -65,7 +65,8 @@ def check_popart(options: Options) -> None:
             )
         if name.startswith(_SWITCHES) and name in NAMES and not isinstance(value, (bool, numbers.Integral)):
             raise createPoptorchError(
-                f"Wrong value {value!r} of type {type(value).__name__} for the option {name} of _Popart: it takes a bool"
+                f"Wrong value {value!r} of type {type(value).__name__} for the option {name} of _Popart: it takes a "
+                "bool"
             )
         if name == "customCodelets" and value and name not in _WARNED:
             _WARNED.add(name)
