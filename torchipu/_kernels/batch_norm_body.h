@@ -1,14 +1,6 @@
 /* Batch normalisation; table/norm.py says what the kernels take, norm_body.h comes before it. */
 
-/* How the channels of [n, c, l] are cut into splits of `rows` samples and `piece` positions. */
-typedef struct { int64_t n, c, l, rows, piece, pieces, splits; } FN(geometry);
-
-TI_INLINE FN(geometry) FN(geometry_of)(const batch_ints *p) {
-  FN(geometry) g = {p->samples, p->channels, p->positions, p->rows, p->piece, 0, 0};
-  g.pieces = ti_ceil(g.l, g.piece);
-  g.splits = ti_ceil(g.n, g.rows) * g.pieces;
-  return g;
-}
+#include "batch_splits_body.h"
 
 /* Where split s of channel c begins, how many samples it has, and how many positions of each. */
 TI_INLINE int64_t FN(split_of)(FN(geometry) g, int64_t c, int64_t s, int64_t *rows, int64_t *width) {

@@ -65,6 +65,22 @@ TI_KERNEL(mean_blocked) {
   return TI_OK;
 }
 
+/* Ends `count` pixels from `to` floats on, nothing rounded. */
+TI_INLINE void FN(end_some)(const FN(blocked_ending) *e, float *y, const float *x, VF factor, VF shift, const int count, ptrdiff_t to) {
+  const VF none = FN(set)(0.f), first = e->first ? FN(load)(e->first) : none;
+  const VF scale = e->is_affine ? FN(load)(e->scale) : none, added = e->is_affine ? FN(load)(e->shift) : none;
+  VF v[4];
+  TI_EACH(count) v[p] = FN(fma)(FN(load)(x + to + p * VL), factor, shift);
+  FN(end_rounded)(e, count, v, first, scale, added, to, NULL);
+  TI_EACH(count) FN(store)(y + to + p * VL, v[p]);
+}
+/* Ends pixels that lie one behind the other, nothing rounded. */
+static void FN(end_in_registers)(const FN(blocked_ending) *e, float *y, const float *x, VF factor, VF shift, int64_t pixels) {
+  int64_t i = 0;
+  for (; i + 4 <= pixels; i += 4) FN(end_some)(e, y, x, factor, shift, 4, i * VL);
+  for (; i < pixels; i++) FN(end_some)(e, y, x, factor, shift, 1, i * VL);
+}
+
 TI_KERNEL(end_blocked) {
   const end_blocked_ints *const p = (const end_blocked_ints *)ints;
   const int64_t blocks = ti_ceil(p->channels, VL);
@@ -81,6 +97,10 @@ TI_KERNEL(end_blocked) {
     if (p->has_shift) shift = FN(load)((const float *)args[3] + item * VL);
     FN(blocked_ending) e = FN(begin_ending)(args + 2 + p->has_factor + p->has_shift, p->flags, p->activation, blocks * VL, block * VL, args[0], p->channels, p->pixels);
     FN(move_ending)(&e, first);
+    if (!e.rounding.is_any) {
+      FN(end_in_registers)(&e, y, x, factor, shift, p->pixels);
+      continue;
+    }
     for (int64_t i = 0; i < p->pixels; i += RUN) {
       const int64_t count = ti_min(RUN, p->pixels - i);
       for (int64_t k = i * VL; k < (i + count) * VL; k += VL) FN(store)(y + k, FN(fma)(FN(load)(x + k), factor, shift));

@@ -79,9 +79,10 @@ def edge_of(
     copied = {
         each.number for each in expected if each.visible and each.kind is Kind.COMPUTED and not each.is_written
     }
-    converts = not has_sizes and not is_observed
+    converts, saved = not has_sizes and not is_observed, _saved_alone(expected)
     return Edge(
-        strides, _saved_alone(expected), frozenset(plain), copied=frozenset() if has_sizes else frozenset(copied),
+        strides, saved, frozenset(plain), in_blocks=saved if converts else frozenset(),
+        copied=frozenset() if has_sizes else frozenset(copied),
         written=stored_over, bfloat_inputs=bfloats if converts else frozenset(),
         bfloat_outputs=_bfloats_made(expected) if converts else frozenset(),
     )

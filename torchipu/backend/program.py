@@ -214,7 +214,7 @@ class Program:
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads or threads_of_torch(),
             seed=options.seed, frozen=frozen, traps=options.floating_point_exceptions, counts=options.statistics,
-            is_strict=options.strict_numerics, is_alone=recipe.leg is Leg.FORWARD and num_results is None,
+            is_strict=options.strict_numerics, is_alone=True,
             sized=None if sized is None else PlansOfCall(sized[0].without(shown_alone), *sized[1:]), edge=self.edge,
         )
         self.written = recipe.written

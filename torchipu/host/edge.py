@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.memory import Memory
@@ -30,6 +31,7 @@ class Edge:
         copied: Numbers of outputs that the caller would copy where they are shown in an input.
         written: By number of an output that of the input that the caller writes it over, which overlaps no other one:
             it is that very tensor where it was stored there already.
+        in_blocks: Numbers of outputs that may lie with their channels in blocks, as `with_lanes_third` shows them.
         bfloat_inputs: Inputs, floats of the graph, that come as bfloat16, and are converted by the plan.
         bfloat_outputs: Numbers of outputs, floats of the graph, that are returned as bfloat16.
     """
@@ -40,12 +42,22 @@ class Edge:
     shows: bool = True
     copied: frozenset[int] = frozenset()
     written: Mapping[int, int] = field(default_factory=dict)
+    in_blocks: frozenset[int] = frozenset()
     bfloat_inputs: frozenset[Tensor] = frozenset()
     bfloat_outputs: frozenset[int] = frozenset()
 
     def expected(self, graph: Graph) -> dict[Tensor, Strides]:
         """Return the strides of outputs that are not row-major."""
         return {graph.outputs[number]: strides for number, strides in self.strides.items()}
+
+    def crossing(self, graph: Graph) -> set[Tensor]:
+        """Return the outputs that may lie in blocks: images of several pixels, floats that are returned as such."""
+        found = {graph.outputs[number] for number in self.in_blocks - self.bfloat_outputs}
+        others = {tensor for number, tensor in enumerate(graph.outputs) if number not in self.in_blocks}
+        return {
+            tensor for tensor in found - others
+            if tensor.dtype is DType.FLOAT and len(tensor.shape) == 4 and prod(tensor.shape[2:]) > 1
+        }
 
     def bfloats_alone(self, graph: Graph) -> set[Tensor]:
         """Return the values that are returned as bfloat16 and as nothing else."""

@@ -16,6 +16,7 @@ from torchipu.host.emit.blocked_layout import (
     emit_rows_from_blocked,
     emit_rows_to_blocked,
     emit_to_blocked,
+    with_lanes_third,
 )
 from torchipu.host.emit.vectors import vector_lanes
 from torchipu.host.fusion import Fused
@@ -89,6 +90,19 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Crossing:
+    """Values that cross in blocks from a plan to another one.
+
+    Attributes:
+        given: Inputs of the graph that lie in blocks.
+        handed: Outputs that may.
+    """
+
+    given: Collection[Tensor] = ()
+    handed: Collection[Tensor] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Border:
     """What values that enter a group or leave it are to others.
 
@@ -96,11 +110,13 @@ class Border:
         uses: Who reads what.
         rows: Values that have their channels last in the graph.
         last: Inputs and outputs of the graph that lie with their channels last.
+        crossing: Those in blocks.
     """
 
     uses: Uses
     rows: Rows
     last: Collection[Tensor]
+    crossing: Crossing
 
     def reorder_ns(self, tensor: Tensor, run: Run) -> float:
         """Return what it takes to bring a value there for a run, or from there, beyond what the plain form takes."""
@@ -121,6 +137,7 @@ class Layouts:
         terms: What the plan does with weights and sums.
         last: Inputs and outputs of the graph that the caller has, or expects, with their channels last.
         free: Outputs that may lie in any order of their dimensions.
+        crossing: Inputs and outputs that lie in blocks, or may.
 
     Attributes:
         runs: Those with a form, by their last op.
@@ -132,9 +149,10 @@ class Layouts:
 
     def __init__(
         self, graph: Graph | None, uses: Uses, fused: Fused, terms: Terms, last: Collection[Tensor] = (),
-        free: Collection[Tensor] = (),
+        free: Collection[Tensor] = (), crossing: Crossing | None = None,
     ) -> None:
         self._uses, self._fixed = uses, uses.kept.difference(free)
+        self.crossing = crossing or Crossing()
         self.runs: dict[Op, Run] = {}
         self.absorbed: set[Op] = set()
         self.elementwise: set[Op] = set()
@@ -143,7 +161,7 @@ class Layouts:
         self.rows = find_rows(graph.ops) if graph is not None and terms.packs_ahead else Rows()
         found = [] if graph is None else _find_runs(graph, uses, fused, self.rows, terms)
         choose = _paying if terms.joins_freely else _exact
-        border = Border(uses, self.rows, last)
+        border = Border(uses, self.rows, last, self.crossing)
         self._take(choose(found, border, terms))
 
     def _take(self, group: Iterable[Run]) -> None:
@@ -193,6 +211,12 @@ class Layouts:
         """Return storage in blocks for a value."""
         self.held[tensor] = plan.scratch(blocked_shape(self.sizes(tensor)), DType.FLOAT)
         return self.held[tensor]
+
+    def crossing_in_blocks(self, tensor: Tensor) -> HostTensor | None:
+        """Return where an output lies in blocks that may cross so, as it is then shown; None for others."""
+        if tensor not in self.crossing.handed or tensor not in self.held:
+            return None
+        return with_lanes_third(self.held[tensor])
 
     def make_plain(self, tensor: Tensor, values: Values, plan: BlockedPlanner) -> None:
         """Give a value that lies in blocks alone a row-major place as well."""
@@ -412,12 +436,20 @@ def _reorder_ns(group: Collection[Run], border: Border) -> float:
             if source not in makers and (source not in entering or _turns(run)):
                 entering[source] = run
     read_in_blocks = {(op, source) for run in group for source in (*run.sources, *run.either) for op in run.ops}
+
+    def is_read_plain(tensor: Tensor) -> bool:
+        is_kept = tensor in uses.kept and tensor not in border.crossing.handed
+        return is_kept or any((op, tensor) not in read_in_blocks for op in uses.readers.get(tensor, ()))
+
     leaving = {
         result: run for result, run in makers.items()
-        if (len(result.shape) == 4 or result in border.rows or result in border.rows.flat)
-        and (result in uses.kept or any((op, result) not in read_in_blocks for op in uses.readers.get(result, ())))
+        if (len(result.shape) == 4 or result in border.rows or result in border.rows.flat) and is_read_plain(result)
     }
-    return sum(border.reorder_ns(tensor, run) for tensor, run in (*entering.items(), *leaving.items()))
+    given = border.crossing.given
+    moved = [(tensor, run) for tensor, run in (*entering.items(), *leaving.items()) if tensor not in given]
+    # What is given in blocks would have to be brought into the other layout, were it not read in blocks alone.
+    spared = [(tensor, run) for tensor, run in entering.items() if tensor in given and not is_read_plain(tensor)]
+    return sum(border.reorder_ns(*each) for each in moved) - sum(border.reorder_ns(*each) for each in spared)
 
 
 def _turns(run: Run) -> bool:

@@ -18,14 +18,14 @@ from torchipu.host.arrangement import Emitted, arranged
 from torchipu.host.collectives import only_awaited, with_late_waits
 from torchipu.host.concatenation import Concatenations, varying
 from torchipu.host.edge import Edge, Outputs
-from torchipu.host.emit.blocked_layout import blocked_shape
+from torchipu.host.emit.blocked_layout import blocked_shape, strides_with_lanes_third
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.vectors import has_bfloat_products
 from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
 from torchipu.host.kept_floats import KeptFloats
 from torchipu.host.late_look_ups import with_late_look_ups
-from torchipu.host.layouts import Layouts
+from torchipu.host.layouts import Crossing, Layouts
 from torchipu.host.lines import with_lines
 from torchipu.host.look_ups_for_each import with_look_ups_for_each
 from torchipu.host.memory import Memory
@@ -135,7 +135,10 @@ class Planner(Operands):
             self.fused.update(find_fusions(part, self.uses.readers, self.uses.kept))
         blocked = graph if self.observation is None else None
         last = with_channels_last({**strides, **expected})
-        self.layouts = Layouts(blocked, self.uses, self.fused, self.terms, last, free)
+        crossing = Crossing(
+            {tensor for tensor in graph.inputs if _is_given_in_blocks(tensor, strides)}, edge.crossing(graph),
+        )
+        self.layouts = Layouts(blocked, self.uses, self.fused, self.terms, last, free, crossing)
         self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
         self.steps: list[Step] = []
@@ -163,6 +166,9 @@ class Planner(Operands):
             if place is Place.STATE and tensor.role is Role.ACCUMULATOR and self.sums.is_folding:
                 place = Place.ACCUMULATOR
             dtype = DType.BFLOAT if tensor in bfloats else tensor.dtype
+            if tensor in self.layouts.crossing.given:
+                self.layouts.held[tensor] = self.memory.storage(blocked_shape(tensor.shape), dtype, place, index)
+                continue
             held = self.memory.storage(tensor.shape, dtype, place, index, strides.get(tensor))
             self.values.by_tensor[tensor] = held
             if tensor in states:
@@ -454,8 +460,11 @@ class Planner(Operands):
             for held in (*step.inputs, *step.outputs) if not (self._takes_lent(step.op) and held.is_contiguous)
         }
         for number, tensor in enumerate(self.graph.outputs):
-            self.layouts.make_plain(tensor, self.values, self)
-            held, is_direct = self.outputs.place(number, self.values.by_tensor[tensor], pinned, self)
+            lying = self.layouts.crossing_in_blocks(tensor)
+            if lying is None:
+                self.layouts.make_plain(tensor, self.values, self)
+                lying = self.values.by_tensor[tensor]
+            held, is_direct = self.outputs.place(number, lying, pinned, self)
             outputs.append(held)
             direct.append(is_direct)
         return outputs, direct
@@ -475,3 +484,9 @@ class Planner(Operands):
         if self._depth:  # what a body computes belongs to where the op runs that owns the body
             step.is_hoistable = False
         self.steps.append(step)
+
+
+def _is_given_in_blocks(tensor: Tensor, strides: Mapping[Tensor, tuple[int, ...]]) -> bool:
+    """Whether an input lies with its channels in blocks: by its strides, which are of five dimensions then."""
+    given = strides.get(tensor, ())
+    return len(given) == 5 and len(tensor.shape) == 4 and given == strides_with_lanes_third(tensor.shape)

@@ -296,8 +296,12 @@ def _emit_group_norm_grad(op: Op, plan: HostPlanner) -> None:
     _add_over_samples(plan, partials, grads[1:])
 
 
-class _Batch:
+class Batch:
     """Sizes of a batch normalisation, and how its channels are cut.
+
+    Args:
+        shape: Of what is normalised, ``[N, C, ...]``.
+        stored: As what it lies in memory.
 
     Attributes:
         samples: N of ``[N, C, L]``.
@@ -307,16 +311,15 @@ class _Batch:
         splits: Pieces of a channel that are summed on their own.
         whole: Whether one item takes a whole channel: there are enough of them and each stays in a cache.
         per_item: Items of one row-wise step that are worth a chunk.
-        stored: As what x lies in memory.
     """
 
-    def __init__(self, x: HostTensor) -> None:
-        self.samples, self.channels, self.stored = x.shape[0], x.shape[1], STORED[x.dtype]
-        self.positions = prod(x.shape[2:])
-        self.rows = max(1, kernels.NORM_SPLIT // max(1, self.positions))
+    def __init__(self, shape: Sequence[int], stored: Stored = Stored.FLOATS) -> None:
+        self.samples, self.channels, self.stored = shape[0], shape[1], stored
+        self.positions = prod(shape[2:])
+        self.rows = max(1, kernels.BATCH_SPLIT // max(1, self.positions))
         if self.positions == 1:
             self.rows = min(MOST_CHUNK_ROWS, max(LEAST_CHUNK_ROWS, ROW_CHUNK_ELEMENTS // max(1, self.channels)))
-        self.piece = max(1, min(self.positions, kernels.NORM_SPLIT))
+        self.piece = max(1, min(self.positions, kernels.BATCH_SPLIT))
         self.splits = ceil_div(self.samples, self.rows) * ceil_div(self.positions, self.piece)
         each = self.samples * self.positions
         fits = each <= 8192 or (each <= 131072 and self.channels >= 32)
@@ -426,7 +429,7 @@ def emit_batch_norm(
     """
     dtype = DType.FLOAT if addend is not None else plan.stored_type(op.needed("input"))
     x, y, alike = _in_and_out(op, plan, result, op.outputs[0], dtype)
-    sizes = _Batch(x)
+    sizes = Batch(x.shape, STORED[x.dtype])
     weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
     running = [op.operand("running_mean"), op.operand("running_var")]
     old = [_floats(plan, tensor, x) for tensor in running]
@@ -465,7 +468,7 @@ def emit_batch_norm(
 def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
     """Normalise by the running statistics; the saved ones are empty."""
     x, y, _ = _in_and_out(op, plan, op.outputs[0], op.outputs[0], plan.stored_type(op.needed("input")))
-    sizes = _Batch(x)
+    sizes = Batch(x.shape, STORED[x.dtype])
     weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
     for empty in op.outputs[1:]:
         plan.output(empty, DType.FLOAT)
@@ -480,7 +483,7 @@ def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
     grads = present_outputs(op, 3)
     dtype = type_of_all(plan, op.needed("input"), op.needed("grad_out"))
     x, dx, alike = _in_and_out(op, plan, grads[0], op.outputs[0], dtype)
-    dy, sizes = alike(op.needed("grad_out")), _Batch(x)
+    dy, sizes = alike(op.needed("grad_out")), Batch(x.shape, STORED[x.dtype])
     train = op.flag("train")
     names = ("save_mean", "save_invstd") if train else ("running_mean", "running_var")
     mean, spread = (_data(op, plan, name) for name in names)

@@ -11,6 +11,8 @@ from .kernel import Kernel, Nothing
 
 NORM_SPLIT = 16384
 """Elements of a channel or group, at most, that are summed in float before their moments are merged in double."""
+BATCH_SPLIT = 4096
+"""Likewise of a batch normalisation: those of a block of channels stay in a second-level cache from pass to pass."""
 
 
 class NormScalars(NamedTuple):
@@ -209,7 +211,7 @@ GROUP_ROW_GRAD_APPLY = Kernel(
 class BatchInts(NamedTuple):
     """Integers of the kernels of batch normalisation, of x ``[samples][channels][positions]``.
 
-    A channel is cut into splits of at most NORM_SPLIT elements, all positions of several samples or some of one sample.
+    A channel is cut into splits of at most BATCH_SPLIT elements: all positions of several samples, or some of one.
 
     Attributes:
         samples: Of the batch.

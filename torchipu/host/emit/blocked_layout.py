@@ -20,11 +20,12 @@ from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.items import grain_for
 from torchipu.host.emit.vectors import vector_lanes
-from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 
 PART_PIXELS = 512  # of an item: what it reads and writes stays in a first-level cache
 LEAST_ELEMENTS = 32768  # of a chunk of items
+LANES_THIRD = (0, 1, 4, 2, 3)
 
 
 def blocked_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -32,6 +33,20 @@ def blocked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     images, channels, height, width = shape
     lanes = vector_lanes()
     return images, -(-channels // lanes), height, width, lanes
+
+
+def with_lanes_third(held: HostTensor) -> HostTensor:
+    """Return what lies in the blocked layout as ``[N, blocks, lanes, H, W]``, which is never row-major.
+
+    So a value crosses from one plan to another: by its strides the other one knows that it does.
+    """
+    return held.permuted(LANES_THIRD)
+
+
+def strides_with_lanes_third(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a value of ``[N, C, H, W]`` that crosses so."""
+    strides = contiguous_strides(blocked_shape(shape))
+    return tuple(strides[dim] for dim in LANES_THIRD)
 
 
 def emit_to_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:

@@ -62,12 +62,15 @@ class Ending:
         rounded: How results of the ops become half that the ending stands for: the sum with its bias, the
             normalisation or the product with the factor, the sum with the addend, the activation; None for one that
             is no half, or whose values all are halves.
+        affine: What is added first, then scales and shifts, each as `fold_blocked` makes them; in place of a bias, a
+            normalisation and a factor. Only `end_blocked` adds it where nothing is rounded.
     """
 
     def __init__(
         self, *, bias: HostTensor | None = None, norm: Sequence[HostTensor] = (), addend: HostTensor | None = None,
         gate: HostTensor | None = None, factor: HostTensor | None = None, flags: int = 0, epsilon: float = 0.0,
         activation: Activation = Activation.NONE, rounded: Sequence[OpRounding | None] = (),
+        affine: tuple[HostTensor, HostTensor] | None = None,
     ) -> None:
         self.rounded = [each for each in rounded if each is not None]
         # A bias that is rounded before a normalisation cannot be folded with it.
@@ -77,14 +80,15 @@ class Ending:
         self.fold_flags = flags | (ConvEnding.HAS_BIAS if folded[0] is not None else 0)
         self.fold_flags |= ConvEnding.HAS_FACTOR if factor is not None else 0
         self.addend, self.gate, self.epsilon, self.activation = addend, gate, epsilon, activation
-        self.round_flags = _round_flags(rounded)
+        self.round_flags, self.affine = _round_flags(rounded), affine
 
     @property
     def flags(self) -> int:
         """Those of ``BlockedEnding``."""
-        flags = (BlockedEnding.HAS_AFFINE if self.folded else 0) | (BlockedEnding.HAS_ADDEND if self.addend else 0)
-        flags |= BlockedEnding.HAS_GATE if self.gate else 0
-        return flags | (BlockedEnding.HAS_FIRST if self.first is not None else 0) | self.round_flags
+        flags = BlockedEnding.HAS_FIRST if self.first is not None or self.affine is not None else 0
+        flags |= BlockedEnding.HAS_AFFINE if self.folded or self.affine is not None else 0
+        flags |= BlockedEnding.HAS_ADDEND if self.addend else 0
+        return flags | (BlockedEnding.HAS_GATE if self.gate else 0) | self.round_flags
 
     @property
     def is_short(self) -> bool:
@@ -93,7 +97,7 @@ class Ending:
 
     def operands(self, plan: HostPlanner, channels: int) -> list[HostTensor]:
         """Return what the kernels read of so many channels; bias and normalisation are folded by a step of its own."""
-        affine = []
+        affine = [*(self.affine or ())]
         if self.first is not None:
             affine.append(_folded(plan, channels, [self.first], ConvEnding.HAS_BIAS, 0.0))
         if self.folded:
