@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from torchipu.backend import ipu_backend
+from torchipu.backend import COUNTS, ipu_backend
 from torchipu.errors import ExecutionError
 from torchipu.host import sized_plans
 from torchipu.host.executor import GraphExecutor
@@ -191,6 +191,50 @@ def test_sizes_that_cut_products_and_sums_into_other_blocks_emit_nothing(made, m
     assert len(made) == 8
     for found, plain_plan in made:
         assert found == plain_plan
+
+
+class Encoder(nn.Module):
+    """A layer over ``[N, T]`` tokens with positions from a table and a mask; sizes of its own are 64, 128 and 256."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.places = nn.Embedding(7, 64), nn.Embedding(256, 64)
+        self.register_buffer("numbers", torch.arange(256)[None])
+        self.before, self.after, self.norm = nn.Linear(64, 192), nn.Linear(64, 64), nn.LayerNorm(64)
+        self.wide, self.narrow = nn.Linear(64, 128), nn.Linear(128, 64)
+
+    def forward(self, tokens):
+        rows, length = tokens.shape
+        x = self.table(tokens) + self.places(self.numbers[:, :length])
+        q, k, v = self.before(x).view(rows, length, 3, 2, 32).permute(2, 0, 3, 1, 4)
+        mask = (tokens != 0)[:, None, None, :].expand(rows, 1, length, length)
+        mixed = functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).reshape(rows, length, 64)
+        x = self.norm(x + self.after(mixed))
+        return x + self.narrow(functional.gelu(self.wide(x)))
+
+
+def test_lengths_that_are_widths_of_the_model_or_fill_its_table_need_no_new_passes_and_plans(monkeypatch):
+    emitted = []
+    plain = Planner.emitted
+
+    def counted(planner):
+        if any(isinstance(size, Size) for tensor in planner.graph.inputs for size in tensor.shape):
+            emitted.append(planner)
+        return plain(planner)
+
+    monkeypatch.setattr(Planner, "emitted", counted)
+    torch.manual_seed(0)
+    model = Encoder().eval()
+    run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()
+    before = copy.copy(COUNTS)
+    with torch.no_grad():
+        # Their products with the batch are widths, too; items of attention are of other numbers of queries.
+        for length in (20, 29, 32, 48, 64, 65, 128, 200, 256):
+            tokens = torch.randint(7, (2, length)).index_fill_(1, torch.tensor(0), 1)
+            torch.testing.assert_close(run(tokens).double(), judge(tokens), rtol=2e-4, atol=2e-4)
+    assert COUNTS.passes - before.passes == 1
+    assert COUNTS.device_programs - before.device_programs == 1
+    assert len(emitted) == 1
 
 
 def test_what_cannot_be_planned_with_sizes_is_planned_for_each(monkeypatch, caplog):

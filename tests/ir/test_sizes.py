@@ -6,7 +6,7 @@ import pytest
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.settling import Settling
-from torchipu.ir.sizes import LOOKS_BEFORE_COMPILED, Size, Sizes, largest, least, of_numbers, settled
+from torchipu.ir.sizes import LOOKS_BEFORE_COMPILED, Size, Sizes, largest, least, may_be_same, of_numbers, settled
 from torchipu.ir.types import DType
 
 FORMULAS = {
@@ -233,3 +233,27 @@ def test_numbers_made_whole_are_formulas():
     assert settled(made, sizes.numbers([7])) == [-4, -5, -4, -4]
     assert settled(made, sizes.numbers([6])) == [-3, -4, -3, -4]
     assert guards.found == {}
+
+
+def test_numbers_that_happen_to_be_equal_are_told_from_the_same_ones_without_a_decision():
+    sizes = Sizes(["batch", "length"], [2, 64])
+    batch, length = sizes.given
+    gap = sizes.apart(0)
+    with sizes.watched() as guards:
+        assert may_be_same(batch * length, length * batch)
+        assert may_be_same((batch, (length + 1) * 3), (batch, 3 + length * 3))
+        assert not may_be_same(batch * length, 128)
+        assert not may_be_same((batch, length), (batch, 64))
+        assert not may_be_same((2, length), (batch, length))
+        assert not may_be_same((batch, length), (batch, length, length))
+        assert not may_be_same(batch, length)
+        assert not may_be_same(gap, length)
+        assert may_be_same(gap * 2, gap + gap)
+        # A part of a table may be all of it, whatever the length is now.
+        assert may_be_same(least(length, 512), 512)
+        assert may_be_same(least(length, 512), length)
+        # What has one element is repeated: that is asked.
+        assert may_be_same((batch, length), (batch, 1))
+        assert may_be_same((2, 3), [2, 3])
+        assert not may_be_same((2, 3), (3, 2))
+    assert not guards.found

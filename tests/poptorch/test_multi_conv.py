@@ -87,18 +87,44 @@ def test_tiles_are_shared_in_proportion_to_work() -> None:
     assert shares_of(10, [1, 1], [6, 6]) is None
 
 
-def test_a_convolution_that_needs_another_one_runs_by_itself() -> None:
+def written(x: torch.Tensor) -> torch.Tensor:
+    """Write a value into a part of another one."""
+    into = torch.zeros(len(x), 8, 12, 12)
+    into[:, :, 1:] = x[:, :, 1:]
+    return into
+
+
+@pytest.mark.parametrize("between", [
+    lambda x: x, lambda x: x.relu() + 1, lambda x: torch.cat([x, x], 1)[:, ::2], lambda x: torch.zeros_like(X).add_(x),
+    written, lambda x: torch.max(x.flatten(2), dim=2, keepdim=True).values[..., None].expand(4, 8, 12, 12),
+], ids=["itself", "function", "part", "in place", "written", "expanded"])
+@pytest.mark.parametrize("scope", [poptorch.MultiConv, serial], ids=["parallel", "serial"])
+def test_a_convolution_that_needs_another_one_is_refused(scope: Scope, between: Callable[..., Any]) -> None:
     class Chain(Branches):
         def forward(self, x: torch.Tensor) -> Any:
+            first, second, third = self.convolutions
             with self.scope():
-                for convolution in self.convolutions:
-                    x = convolution(x)
-            return x
+                y = second(x * 2)
+                return y, third(between(first(x)))
 
-    model = Chain(poptorch.MultiConv, 2)
-    step = poptorch.inferenceModel(model)
-    torch.testing.assert_close(step(X), poptorch.inferenceModel(Chain(serial, 2))(X), rtol=0, atol=0)
-    assert max(len(one.groups) for one in sets_of(step)) == 1
+    model = Chain(scope, 3)
+    with pytest.raises(poptorch.Error, match=r"poptorch\.MultiConv: its convolution 3 depends on one before it"):
+        poptorch.inferenceModel(model)(X)
+    assert poptorch.MultiConv._active is None
+    model(X)  # elsewhere than on the IPU nothing runs side by side
+
+
+def test_a_convolution_of_what_another_one_behind_the_block_has_made_is_free() -> None:
+    class Two(Branches):
+        def forward(self, x: torch.Tensor) -> Any:
+            with self.scope():
+                y = self.convolutions[0](x) + self.convolutions[1](x)
+            with self.scope():
+                z = self.convolutions[0](y) * self.convolutions[1](y.tanh())
+            return self.convolutions[2](z)
+
+    model = Two(poptorch.MultiConv, 3)
+    torch.testing.assert_close(poptorch.inferenceModel(model)(X), model(X).detach(), rtol=1e-4, atol=1e-4)
 
 
 def test_each_convolution_has_memory_and_partials_of_its_own() -> None:

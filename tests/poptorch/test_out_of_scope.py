@@ -79,7 +79,6 @@ except ImportError as error:
     assert "cannot import name 'nothing'" in str(error), error
 assert importlib.util.find_spec("poptorch.optim") is not None
 assert not hasattr(horovod.torch, "nothing")
-assert not hasattr(horovod.torch, "Adasum")
 """)
     assert done.returncode == 0, done.stderr
 

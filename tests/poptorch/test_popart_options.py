@@ -86,6 +86,19 @@ def test_a_value_that_is_no_plain_one_is_refused_when_compiling() -> None:
         run(chosen)
 
 
+@pytest.mark.parametrize(("name", "value"), [
+    ("enableOutlining", "yes"), ("disableGradAccumulationTensorStreams", 0.5), ("enableStableNorm", ["a"]),
+])
+def test_what_switches_something_on_or_off_takes_a_bool(name: str, value: object) -> None:
+    chosen = options()
+    chosen._Popart.set(name, value)
+    with pytest.raises(poptorch.Error, match=f"Wrong value .* for the option {name} of _Popart: it takes a bool"):
+        run(chosen)
+    chosen = options()
+    chosen._Popart.set(name, True)
+    run(chosen)
+
+
 def test_the_log_lists_all_options(debug_log: Callable[[], str], tmp_path: Path) -> None:
     chosen = options(iterations=2).enableExecutableCaching(tmp_path)
     chosen._Popart.setPatterns({"PadSum": False}, 1)

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from torchipu import artifacts
 from torchipu.backend.counts import COUNTS
+from torchipu.backend.fitting import Checked, larger, looked_ahead
 from torchipu.backend.program import PlansOfResults, Program, Recipe, matters_at_border
 from torchipu.backend.results import Piece, Shown, handed_back, kept_apart
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
@@ -20,8 +21,7 @@ from torchipu.capture.fx_import import Imported
 from torchipu.capture.strides import READERS, WRITERS
 from torchipu.capture.symbols import NoFormula, Symbols
 from torchipu.capture.written_state import WRAPPER
-from torchipu.compiler import dump_directory, is_verifying, place_graph
-from torchipu.device.memory import tile_memory
+from torchipu.compiler import dump_directory, is_verifying, place_graph, try_graph
 from torchipu.ir.graph import Graph
 from torchipu.ir.settling import Settling
 from torchipu.ir.sizes import Guards, Numbers, settled
@@ -29,8 +29,8 @@ from torchipu.ir.types import Role
 from torchipu.ir.verify import verify_graph
 from torchipu.report.recorder import is_heard
 
-ROOM = 0.8
-"""Part of a tile up to which a larger program may come unchecked, by an estimate that does not see roundings."""
+MOST_CHECKED = 8
+"""Sizes for which a device program is known to fit, by which others are judged."""
 MOST_PLACED = 16
 """Outcomes of the graph passes that are kept: one for all sizes, unless a pass has decided something by a size."""
 
@@ -56,27 +56,6 @@ class Placed:
     border: Graph
     num_bytes: Sequence[Any]
     plans: PlansOfResults
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A set of sizes for which a device program was compiled.
-
-    Attributes:
-        num_bytes: Of each tensor of the graph, its inputs among them: what is only summed up may grow alone.
-        share: Of the memory of the fullest tile that is in use.
-    """
-
-    num_bytes: Sequence[int]
-    share: float
-
-    def covers(self, num_bytes: Sequence[int]) -> bool:
-        """Whether a program with tensors of other sizes can be taken to fit without being compiled."""
-        if len(num_bytes) != len(self.num_bytes):
-            return False
-        growth = max((new / old for new, old in zip(num_bytes, self.num_bytes, strict=True) if old), default=1.0)
-        # A product's operands may grow both ways.
-        return growth <= 1 or self.share * growth * growth <= ROOM
 
 
 class SymbolicGraph:
@@ -110,7 +89,7 @@ class SymbolicGraph:
         self.apart = kept_apart(gm, recipe.num_results)
         self.pieces = recipe.pieces(gm)
         self.placed: list[Placed] = []
-        self.checked: Checked | None = None
+        self.checked: list[Checked] = []
 
     def program(self, arguments: Sequence[Any]) -> Program | None:
         """Return the program for the sizes of these arguments; None where they do not lie as the capture had them."""
@@ -160,7 +139,7 @@ class SymbolicGraph:
         imported, graph = placed.imported, settling.border(placed.graph)
         if is_verifying(self.recipe.options):
             verify_graph(settling.graph(placed.graph), "sizes")
-        self._check_device(placed, settling)
+        self._check_device(placed, settling, given)
         captured = settling.graph(placed.border)
         plain = replace(
             imported, graph=captured,
@@ -180,20 +159,26 @@ class SymbolicGraph:
             sized=(placed.plans, given, settling),
         )
 
-    def _check_device(self, placed: Placed, settling: Settling) -> None:
+    def _check_device(self, placed: Placed, settling: Settling, given: Sequence[Any]) -> None:
         """Compile the device program where somebody wants to know of it, or it might not fit.
 
         Raises:
             OutOfTileMemoryError: The program does not fit.
         """
-        options = self.recipe.options
+        options, graph = self.recipe.options, placed.imported.graph
         num_bytes = settled(placed.num_bytes, settling.numbers)
         is_wanted = is_heard() or artifacts.is_wanted() or dump_directory(options) is not None
-        if is_wanted or self.checked is None or not self.checked.covers(num_bytes):
-            compiled = self.recipe.compiled(settling.graph(placed.imported.graph))
-            held = tile_memory(compiled.executable, compiled.target, options.io_tiles)
-            most = max(memory.occupied_bytes for memory in held)
-            self.checked = Checked(num_bytes, most / compiled.target.tile_memory_bytes)
+        if not is_wanted and any(checked.covers(num_bytes) for checked in self.checked):
+            return
+        found = [Checked.of(self.recipe.compiled(settling.graph(graph)), num_bytes)]
+        numbers = self.symbols.sizes.numbers(larger(given, self.symbols.most))
+        if not self.checked and placed.guards.hold(numbers):
+            ahead = Settling(numbers)
+            found.append(looked_ahead(
+                lambda: try_graph(ahead.graph(graph), options, self.recipe.target),
+                settled(placed.num_bytes, numbers),
+            ))
+        self.checked[:] = [*filter(None, found), *self.checked][:MOST_CHECKED]
 
 
 def _of_real_numbers(gm: GraphModule) -> GraphModule:

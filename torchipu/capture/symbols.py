@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -37,13 +38,18 @@ class Symbols:
     Args:
         placeholders: Of the graph, with fake values.
 
+    Attributes:
+        given: Where a call shows each symbol: the placeholder, and the dimension of a tensor or -1 for a number.
+        most: What each of them can be at most.
+
     Raises:
         NoFormula: A condition is given, or a symbol is nowhere given by itself.
     """
 
     def __init__(self, placeholders: Sequence[Node]) -> None:
         self._known: dict[Any, Any] = {}
-        self.given: list[tuple[int, int]] = []  # placeholder, and dimension of a tensor or -1 for a number
+        self.given: list[tuple[int, int]] = []
+        self.most: list[float] = []
         hints: list[int] = []
         names: list[str] = []
         for place, node in enumerate(placeholders):
@@ -59,6 +65,7 @@ class Symbols:
                 if is_given and symbol not in self._known:
                     self._known[symbol] = len(names)
                     self.given.append((place, dim))
+                    self.most.append(_most(size))
                     names.append(str(symbol))
                     hints.append(0)
         self.sizes = Sizes(names, hints)
@@ -107,3 +114,9 @@ class Symbols:
         return reduce(
             lambda left, right: self.sizes.computed(operation, left, right), map(self._formula, operands),
         )
+
+
+def _most(size: torch.SymInt | torch.SymFloat) -> float:
+    """Return the largest value that a symbol can have, as far as torch knows."""
+    upper = size.node.shape_env.bound_sympy(size.node.expr).upper
+    return int(upper) if upper.is_Integer else math.inf

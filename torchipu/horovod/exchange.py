@@ -29,7 +29,7 @@ from torchipu.horovod.gradients import exchanged
 from torchipu.horovod.graphs import outside_of_graphs
 from torchipu.horovod.process_sets import global_process_set, members
 from torchipu.horovod.processes import Members, rank, size
-from torchipu.horovod.reductions import Average, Max, Min, Reduction, Sum, reduce_all
+from torchipu.horovod.reductions import Adasum, Average, Max, Min, Reduction, Sum, reduce_all
 
 
 # --------------------------------------------------------------------------- all into one
@@ -49,14 +49,15 @@ def allreduce(
         average: Older form of ``op``: True for Average, False for Sum.
         name: Taken and not needed: processes call in the same order.
         compression: How values travel: `Compression.none`, `Compression.fp16` or a `Compressor`.
-        op: Average, Sum, Min, Max or Product; None for Average.
+        op: Average, Sum, Adasum, Min, Max or Product; None for Average.
         prescale_factor: What values are multiplied by before.
         postscale_factor: And after.
-        process_set: The processes that take part.
+        process_set: The processes that take part; all of them for Adasum.
 
     Raises:
         ValueError: `init` has not been called, there is no such ``op``, the tensor is sparse, or this process is not in
-            the set.
+            the set; Adasum of whole numbers, or of as many processes as are no power of two.
+        NotImplementedError: Adasum of a set that is not the global one.
         HorovodInternalError: The exchange failed.
     """
     return grouped_allreduce(
@@ -96,6 +97,8 @@ def grouped_allreduce_(
 ) -> list[torch.Tensor]:
     """Do what `grouped_allreduce` does, in place; return the tensors."""
     how = Reduction(_op(average, op), prescale_factor, postscale_factor)
+    if how.op == Adasum and process_set is not global_process_set:
+        raise NotImplementedError("Adasum does not support non-global process sets: leave process_set away")
     return _reduced("allreduce", tensors, how, members(process_set))
 
 

@@ -13,7 +13,7 @@ from torchipu.horovod.compression import Compression
 from torchipu.horovod.exchange import broadcast_, broadcast_object, grouped_allreduce, sparse_allreduce_async
 from torchipu.horovod.process_sets import check_is_process_set, global_process_set, members
 from torchipu.horovod.processes import rank
-from torchipu.horovod.reductions import Average, Max, Reduction, Sum, reduce_all
+from torchipu.horovod.reductions import Adasum, Average, Max, Reduction, Sum, reduce_all
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int) -> None:
@@ -65,9 +65,11 @@ class _Distributed:
         """Combine the gradients of all processes of the set, in place; in a process that is not in it, do nothing.
 
         A parameter without a gradient counts as zero in this process, if another one has a gradient of it. A gradient
-        that is sparse in one process is sparse in all.
+        that is sparse in one process is sparse in all. Adasum combines what `step` changes: nothing here.
         """
         process_set = self._how["process_set"]
+        if self._how["op"] == Adasum:
+            return
         if not process_set.included() or (where := members(process_set)).group is None:
             return
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
@@ -120,7 +122,13 @@ class _Distributed:
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let `step` take gradients that `synchronize` has combined already, and maybe clipped since."""
+        """Let `step` take gradients that `synchronize` has combined already, and maybe clipped since.
+
+        Raises:
+            AssertionError: It is Adasum's.
+        """
+        if self._how["op"] == Adasum:
+            raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
         self._skips = True
         try:
             yield
@@ -139,8 +147,22 @@ class _Distributed:
                 loss = closure()
         if not getattr(self, "_skips", False):
             self.synchronize()
-        super().step()  # type: ignore[misc]
+        if self._how["op"] == Adasum and members(self._how["process_set"]).group is not None:
+            self._step_by_adasum()
+        else:
+            super().step()  # type: ignore[misc]
         return loss
+
+    @torch.no_grad()
+    def _step_by_adasum(self) -> None:
+        """Update the parameters by what the updates of all processes, each by its own gradients, are together."""
+        parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        before = [parameter.detach().clone() for parameter in parameters]
+        super().step()  # type: ignore[misc]
+        changes = [parameter - old for parameter, old in zip(parameters, before, strict=True)]
+        together = grouped_allreduce(changes, compression=self._compression, **self._how)
+        for parameter, old, change in zip(parameters, before, together, strict=True):
+            parameter.copy_(old + change)
 
 
 def _kind_of(gradient: torch.Tensor | None) -> int:
@@ -161,7 +183,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         compression: How gradients travel, as in `allreduce`.
         backward_passes_per_step: How many gradients are summed up in a step: not needed, since what has been summed up
             by the time of a step is combined.
-        op: Average or Sum.
+        op: Average, Sum or Adasum. By the last each process takes a step of its own, and what these change is combined.
         gradient_predivide_factor: By how much gradients are divided before they are summed, and multiplied after.
         num_groups: Taken and not needed: all gradients go together.
         groups: The same.
@@ -173,14 +195,17 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         ValueError: It is distributed already, ``op`` or ``process_set`` is another one, a name is missing or comes
             twice, ``backward_passes_per_step`` is no positive number, or ``gradient_predivide_factor`` is given with
             another ``op`` than Average.
+        NotImplementedError: Adasum in a set of processes that is not the global one.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"DistributedOptimizer takes an optimiser of torch.optim, got a {type(optimizer).__name__}")
     if isinstance(optimizer, _Distributed):
         raise ValueError(f"{type(optimizer).__name__} is distributed already: give the optimiser that it was made from")
-    if op not in (Average, Sum):
-        raise ValueError(f"DistributedOptimizer has no op {op}: use hvd.Average or hvd.Sum")
+    if op not in (Average, Sum, Adasum):
+        raise ValueError(f"DistributedOptimizer has no op {op}: use hvd.Average, hvd.Sum or hvd.Adasum")
     check_is_process_set(process_set)
+    if op == Adasum and process_set is not global_process_set:
+        raise NotImplementedError("Adasum does not support non-global process sets: leave process_set away")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average: divide the gradients yourself")
     if named_parameters is not None:

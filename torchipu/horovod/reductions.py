@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from torchipu.horovod.adasum import combined
 from torchipu.horovod.failures import named_failures
 from torchipu.horovod.processes import Members
 
-Average, Sum, Min, Max, Product = 0, 1, 3, 4, 5
+Average, Sum, Adasum, Min, Max, Product = 0, 1, 2, 3, 4, 5
 """Horovod's numbers."""
 
-_NAMES = {Average: "Average", Sum: "Sum", Min: "Min", Max: "Max", Product: "Product"}
+_NAMES = {Average: "Average", Sum: "Sum", Adasum: "Adasum", Min: "Min", Max: "Max", Product: "Product"}
 _OPS = {
     Average: dist.ReduceOp.SUM, Sum: dist.ReduceOp.SUM, Min: dist.ReduceOp.MIN, Max: dist.ReduceOp.MAX,
     Product: dist.ReduceOp.PRODUCT,
@@ -26,7 +27,7 @@ class Reduction:
     """How values are combined.
 
     Attributes:
-        op: `Average`, `Sum`, `Min`, `Max` or `Product`.
+        op: `Average`, `Sum`, `Adasum`, `Min`, `Max` or `Product`.
         prescale_factor: What values are multiplied by before.
         postscale_factor: And after.
 
@@ -41,7 +42,9 @@ class Reduction:
     def __post_init__(self) -> None:
         """Refuse what is no ``op``."""
         if self.op not in _NAMES:
-            raise ValueError(f"there is no op {self.op}: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product")
+            raise ValueError(
+                f"there is no op {self.op}: use hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max or hvd.Product"
+            )
 
     def __str__(self) -> str:
         """Return it as the arguments of an exchange, but for factors of 1."""
@@ -71,7 +74,9 @@ def reduce_all(tensors: Sequence[torch.Tensor], how: Reduction, where: Members) 
         is_whole = not (flat.is_floating_point() or flat.is_complex())
         if how.prescale_factor != 1.0:
             flat = (flat.double() if is_whole else flat) * how.prescale_factor
-        if where.group is not None:
+        if how.op == Adasum:
+            flat = _adasum(flat, [tensor.numel() for tensor in chosen], where)
+        elif where.group is not None:
             dist.all_reduce(flat, _OPS[how.op], group=where.group)
         if how.op == Average:
             flat = flat.div(where.size, rounding_mode="trunc") if is_whole else flat / where.size
@@ -79,3 +84,15 @@ def reduce_all(tensors: Sequence[torch.Tensor], how: Reduction, where: Members) 
             flat = (flat.double() if is_whole else flat) * how.postscale_factor
         for tensor, part in zip(chosen, flat.split([tensor.numel() for tensor in chosen]), strict=True):
             tensor.copy_(part.reshape(tensor.shape))
+
+
+def _adasum(flat: torch.Tensor, sizes: list[int], where: Members) -> torch.Tensor:
+    """Return the Adasum of each of the tensors that lie one after another, the same bits in all processes."""
+    if not flat.is_floating_point():
+        raise ValueError(f"Adasum combines floats, not {flat.dtype}: use hvd.Sum or hvd.Average")
+    given = [flat]
+    if where.group is not None:
+        given = [torch.empty_like(flat) for _ in where.ranks]
+        dist.all_gather(given, flat, group=where.group)
+    ranks = [one.split(sizes) for one in given]
+    return torch.cat([combined(parts) for parts in zip(*ranks, strict=True)])

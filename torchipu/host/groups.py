@@ -62,14 +62,14 @@ class _OpenChains:
         chains: In order.
         makers: Which makes a value.
         readers: Which reads a value, or makes it; views count as what they show.
-        of_few: Which has ops of few elements, by what they have in common.
+        of_kind: Which was the last that grew, by what its ops have in common.
         shown: What a view shows.
     """
 
     chains: dict[_Chain, None] = field(default_factory=dict)
     makers: dict[Tensor, _Chain] = field(default_factory=dict)
     readers: dict[Tensor, _Chain] = field(default_factory=dict)
-    of_few: dict[_Kind, _Chain] = field(default_factory=dict)
+    of_kind: dict[_Kind, _Chain] = field(default_factory=dict)
     shown: dict[Tensor, Tensor] = field(default_factory=dict)
 
     def show(self, op: Op) -> None:
@@ -97,11 +97,13 @@ class _OpenChains:
             return makers[0]
         read = [self._base(operand) for operand in op.inputs]
         beside = dict.fromkeys(self.readers[operand] for operand in read if operand in self.readers)
-        few = self.of_few.get(_kind_of(op))
-        for chain in (*reversed(list(beside)), *(() if few is None else (few,))):
+        for chain in reversed(list(beside)):
             if chain.has_room_for(op):
                 return chain
-        return None
+        # How many elements there are is asked last: of sizes that change it is a decision.
+        alike = self.of_kind.get(_kind_of(op))
+        has_room = alike is not None and alike.has_room_for(op)
+        return alike if has_room and op.outputs[0].num_elements <= FEW_ELEMENTS else None
 
     def _merge(self, chain: _Chain, other: _Chain) -> None:
         """Put the ops of one chain behind those of another; neither needs the other."""
@@ -119,8 +121,7 @@ class _OpenChains:
             self.readers[self._base(operand)] = chain
         for result in op.outputs:
             self.makers[result] = chain
-        if op.outputs[0].num_elements <= FEW_ELEMENTS:
-            self.of_few[chain.kind] = chain
+        self.of_kind[chain.kind] = chain
 
     def _forget(self, chain: _Chain) -> None:
         del self.chains[chain]
@@ -129,8 +130,8 @@ class _OpenChains:
             for tensor in tensors:
                 if place.get(tensor) is chain:
                     del place[tensor]
-        if self.of_few.get(chain.kind) is chain:
-            del self.of_few[chain.kind]
+        if self.of_kind.get(chain.kind) is chain:
+            del self.of_kind[chain.kind]
 
     def close(self, chains: Iterable[_Chain]) -> Iterator[tuple[Op, ...]]:
         """Yield the ops of chains that no more shall join."""

@@ -46,6 +46,8 @@ _CALLS = frozenset({"max", "min", "power", "rounded", "truncated", "floor", "cei
 _DIVISIONS = frozenset({"//", "%", "/"})
 LOOKS_BEFORE_COMPILED = 16
 """How often guards are gone through one by one before they are compiled."""
+_ELSEWHERE = (113, 100_003)
+"""Sizes that no program has, from which to tell numbers that are the same from those that happen to be equal."""
 _APART = "stride"
 _CALLED = "called"
 _MEMBER = "member"
@@ -280,6 +282,7 @@ class Sizes:
         self._compiled: list[Callable[[list[int]], None]] = []
         self._num_compiled = 0
         self._apart: list[Size] = []
+        self._elsewhere: tuple[list[Any], ...] | None = None
         self.lock = forks.reentrant_lock()
         self.given = [Size(self, place) for place in range(len(self.names))]
 
@@ -413,6 +416,17 @@ class Sizes:
         self.now = self.numbers(given, apart)
         self._forget_outcomes()
 
+    def elsewhere(self) -> tuple[list[Any], ...]:
+        """Return what all numbers are for other sizes than those of a call, few and many, each a number of its own."""
+        if self._elsewhere is None or len(self._elsewhere[0]) < len(self.now):
+            self._elsewhere = tuple(
+                self.numbers(
+                    [first + 2 * place for place in range(len(self.names))],
+                    [first - 2 * place for place in range(1, len(self._apart) + 1)],
+                ) for first in _ELSEWHERE
+            )
+        return self._elsewhere
+
     def _forget_outcomes(self) -> None:
         self._outcomes.clear()
         for known in self._by_number.values():
@@ -441,6 +455,36 @@ def largest(first: Any, second: Any) -> Any:
 def least(first: Any, second: Any) -> Any:
     """Return the lesser of two numbers, without a decision."""
     return _of_both("min", first, second)
+
+
+def may_be_same(left: Any, right: Any) -> bool:
+    """Whether two numbers, or sequences of such, are equal for other sizes too, so that it is worth to ask of these.
+
+    Nothing is decided: who rests on it compares the two as well. Of numbers that only happen to be equal, as a length
+    and a constant, whoever would be right either way need not know; beside a 1, which says what is repeated, all do.
+    """
+    if not isinstance(left, (tuple, list)):
+        return may_be_same((left,), (right,))
+    if len(left) != len(right):
+        return False
+    sizes = next((one.sizes for one in (*left, *right) if type(one) is Size), None)
+    if sizes is None:
+        return tuple(left) == tuple(right)
+    # One of several elsewheres has to do for all members.
+    return any(
+        all(
+            _is_one(one) or _is_one(other) or _at(one, numbers) == _at(other, numbers)
+            for one, other in zip(left, right, strict=True)
+        ) for numbers in sizes.elsewhere()
+    )
+
+
+def _is_one(value: Any) -> bool:
+    return type(value) is int and value == 1
+
+
+def _at(value: Any, numbers: Numbers) -> Any:
+    return numbers[value.place] if type(value) is Size else value
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

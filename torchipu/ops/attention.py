@@ -28,6 +28,7 @@ from torchipu.device.whole_rows import brought_together
 from torchipu.host.emit import half_partial_attention
 from torchipu.host.emit.reduce import emit_reduction
 from torchipu.ir.graph import Op, Tensor, operand_labels
+from torchipu.ir.sizes import least, of_numbers
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Tiling
 from torchipu.ops.softmax import BACKWARD as SOFTMAX_BACKWARD
@@ -274,6 +275,7 @@ def _operands(op: Op, plan: HostPlanner) -> list[HostTensor]:
     return operands
 
 
+@of_numbers
 def _rows_of_item(matrices: int, queries: int) -> int:
     """Return the queries of an item, which packs the keys and values of a head: all, where heads keep threads busy."""
     blocks = -(-queries // MOST_QUERIES)
@@ -292,7 +294,7 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
     for call in _calls(operands, _mask(plan, op, operands[0]), outputs):
         batch, heads, queries, width = call.operands[0].shape
         rows = _rows_of_item(batch * heads, queries)
-        cols = min(KEYS_AT_ONCE, -(-operands[1].shape[2] // 32) * 32)
+        cols = least(KEYS_AT_ONCE, -(-operands[1].shape[2] // 32) * 32)
         plan.step(
             ATTENTION,
             call.dense,
@@ -310,6 +312,13 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
         )
 
 
+@of_numbers
+def _block_backward(queries: int, keys: int, width: int) -> tuple[int, int]:
+    """Return the queries and the keys that the gradients take at a time."""
+    rows, cols = min(ROWS_BACKWARD, queries), -(-keys // 32) * 32
+    return rows, min(KEYS_BACKWARD, cols) if 8 * cols * (width + rows) > WHOLE_ROW_BYTES else cols
+
+
 def _emit_backward(op: Op, plan: HostPlanner) -> None:
     operands = _operands(op, plan)
     (batches, heads, queries, width), (_, key_heads, keys, _) = operands[0].shape, operands[1].shape
@@ -318,9 +327,7 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
         tensor = op.operand(name)
         assert tensor is not None
         saved.append(plan.value(tensor, DType.FLOAT))
-    rows, cols = min(ROWS_BACKWARD, queries), -(-keys // 32) * 32
-    if 8 * cols * (width + rows) > WHOLE_ROW_BYTES:
-        cols = min(KEYS_BACKWARD, cols)
+    rows, cols = _block_backward(queries, keys, width)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     if half_partial_attention.is_served(op):
         mask = _mask(plan, op, operands[0])

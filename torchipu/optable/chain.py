@@ -268,9 +268,11 @@ class Chain:
     def _is_turned(self, held: HostTensor) -> bool:
         """Whether neighbours of the chain lie apart in an operand while others lie side by side, as in a transpose."""
         shown = self._shown(held)
-        if len(held.shape) != len(self.shape) or 0 in shown.strides or held.num_elements < LEAST_TURNED:
+        if len(held.shape) != len(self.shape) or 0 in shown.strides:
             return False
-        return is_transposed(replace(shown, strides=contiguous_strides(shown.shape)), shown)
+        # Of sizes that change some decide whether there is enough to turn, but few whether it is turned: asked first.
+        is_turned = is_transposed(replace(shown, strides=contiguous_strides(shown.shape)), shown)
+        return is_turned and held.num_elements >= LEAST_TURNED
 
     def _num_dims(self, held: HostTensor) -> int:
         view = self._shown(held)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torchipu.ir.bodies import with_bodies_changed
 from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.sizes import may_be_same
 from torchipu.ir.types import Leg
 from torchipu.optable.dead_ops import drop_dead
 from torchipu.optable.spec import spec_of
@@ -178,7 +179,8 @@ def _undoes(op: Op, inner: Op) -> bool:
 
 
 def _agree(first: Tensor, second: Tensor) -> bool:
-    return first.shape == second.shape and first.dtype is second.dtype
+    """Whether two tensors have the same shape and type; where shapes only happen to agree an op stays what it is."""
+    return first.dtype is second.dtype and may_be_same(first.shape, second.shape) and first.shape == second.shape
 
 
 def _order(op: Op) -> tuple[int, ...] | None:

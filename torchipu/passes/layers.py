@@ -21,6 +21,7 @@ from torchipu.device.product_sets import (
 )
 from torchipu.device.whole_rows import READ_IN_ROWS, SCATTERED_ROWS, is_along_rows, lying_in
 from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.sizes import may_be_same
 from torchipu.optable.spec import spec_of
 
 RECURRENCE = "recurrence_backward"
@@ -123,24 +124,49 @@ class _Product:
 
 
 def _products_of(graph: Graph) -> list[_Product]:
-    viewed: dict[Tensor, Tensor] = {}
+    viewed = _Viewed()
     found = []
     for number, op in enumerate(graph.ops):
         spec = spec_of(op)
         if spec is None:
             continue
         if spec.is_view and op.inputs:
-            # A part of a tensor is another operand than its neighbours: queries and keys cut out of one product are.
-            held = viewed.get(op.inputs[0], op.inputs[0])
-            viewed.update((result, held) for result in op.outputs if result.num_elements >= held.num_elements)
+            viewed.of.update((result, op.inputs[0]) for result in op.outputs)
         elif spec.kind in PRODUCTS and op.inputs[0].dtype.is_floating:
             left, right = op.inputs[-2:]
             groups = left.shape[0] if len(left.shape) == 3 else 1
             rows, inputs = left.shape[-2:]
             found.append(_Product(
-                op, number, viewed.get(left, left), viewed.get(right, right), groups, rows, inputs, right.shape[-1],
+                op, number, viewed.held(left), viewed.held(right), groups, rows, inputs, right.shape[-1],
             ))
     return found
+
+
+class _Viewed:
+    """What tensors are views of: asked of operands of products alone, since sizes decide it.
+
+    Attributes:
+        of: What each view shows.
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[Tensor, Tensor] = {}
+        self._held: dict[Tensor, Tensor] = {}
+
+    def held(self, tensor: Tensor) -> Tensor:
+        """Return what a tensor shows all of; itself if it is no view.
+
+        A part of a tensor is another operand than its neighbours: queries and keys cut out of one product are.
+        """
+        chain = [tensor]
+        while chain[-1] in self.of and chain[-1] not in self._held:
+            chain.append(self.of[chain[-1]])
+        held = self._held.get(chain[-1], chain[-1])
+        for shown in reversed(chain):
+            if shown is not held and shown.num_elements < held.num_elements:
+                held = shown
+            self._held[shown] = held
+        return held
 
 
 def _passes_of(
@@ -157,15 +183,21 @@ def _passes_of(
     for update in by_operand[forward.left]:
         if update.number <= forward.number or id(update.op) in taken:
             continue
-        if update.left is forward.left and update.sizes == (groups, inputs, samples, outputs):
+        if update.left is forward.left and _are_same(update.sizes, (groups, inputs, samples, outputs)):
             gradient = update.right
-        elif update.right is forward.left and update.sizes == (groups, outputs, samples, inputs):
+        elif update.right is forward.left and _are_same(update.sizes, (groups, outputs, samples, inputs)):
             gradient = update.left
         else:
             continue
         for backward in by_operand.get(forward.right, ()):
             is_later = backward.number > forward.number and id(backward.op) not in taken
-            if is_later and backward.left is gradient and backward.sizes == (groups, samples, outputs, inputs):
+            is_of_gradient = is_later and backward.left is gradient
+            if is_of_gradient and _are_same(backward.sizes, (groups, samples, outputs, inputs)):
                 return first | {id(backward.op): {LAYER_PASS: BACKWARD}, id(update.op): said}
         return first | {id(update.op): said}
     return {}
+
+
+def _are_same(sizes: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Whether products have the same sizes, and do not just happen to, as a layer of as many features as samples."""
+    return may_be_same(sizes, expected) and sizes == expected

@@ -18,6 +18,8 @@ CATEGORIES = (
 )
 EXECUTED = ("code", "exchange code")
 """Categories that lie in the region that a tile executes from."""
+LASTING = ("weights", "optimiser state", "code", "control", "vertex state", "stacks")
+"""Categories that hardly depend on how much a call gives."""
 PROGRAM = (*EXECUTED, "control", "vertex state", "stacks")
 """Categories that hold no values."""
 

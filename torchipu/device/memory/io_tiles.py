@@ -40,4 +40,4 @@ def _of(ipu: int, variables: list[Variable], target: Target, io_tiles: int) -> T
     categories["stacks"] = target.stack_bytes
     total = sum(categories.values()) - categories[GAP]
     largest = tuple(sorted(sizes, key=lambda pair: -pair[1])[:LARGEST])
-    return TileMemory(ipu, target.num_tiles, total, categories, total, "transfers of its IO tiles", largest)
+    return TileMemory(ipu, target.num_tiles, total, categories, total, "transfers of its IO tiles", largest, 0)

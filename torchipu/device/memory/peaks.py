@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchipu.device.memory.always import CATEGORIES, GAP, TEMPORARIES, Always, total_of
+from torchipu.device.memory.always import CATEGORIES, GAP, LASTING, TEMPORARIES, Always, total_of
 from torchipu.device.memory.liveness import Liveness, Moment
 from torchipu.device.memory.shares import Shares, TileBytes
 from torchipu.ir.program import Variable
@@ -29,6 +29,7 @@ class TileMemory:
         occupied_bytes: The most bytes that are in use on a tile of the IPU at any time, without gaps.
         at: The op during which the peak occurs; empty when nothing temporary is live.
         largest: The largest variables on that tile at that moment: ``(name, bytes)``.
+        lasting_bytes: Of weights and of the program, what each tile of the IPU holds at least, all the time.
     """
 
     ipu: int
@@ -38,6 +39,7 @@ class TileMemory:
     occupied_bytes: int
     at: str
     largest: tuple[tuple[str, int], ...]
+    lasting_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,4 +184,5 @@ def _described(
             sizes.append((variable.name, copies * int(shares.of(variable)[tile])))
     largest = tuple(sorted((pair for pair in sizes if pair[1]), key=lambda pair: -pair[1])[:LARGEST])
     label = "" if peak.moment is None else peak.moment.label
-    return TileMemory(ipu, tile, peak.total, categories, occupied, label, largest)
+    lasting = total_of(always.ordinary[ipu], LASTING) + total_of(always.interleaved[ipu], LASTING)
+    return TileMemory(ipu, tile, peak.total, categories, occupied, label, largest, int(lasting.min()))

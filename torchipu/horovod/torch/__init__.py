@@ -28,7 +28,6 @@ __all__ = [
 _NO_TIMELINE = "torch.profiler shows what the host does, torchipu's report what the IPU does"
 _INSTEAD = {
     "elastic": "processes neither come nor go while a program runs. Write checkpoints; start it again from the last",
-    "Adasum": "combine gradients by Average or Sum",
     "start_timeline": _NO_TIMELINE,
     "stop_timeline": _NO_TIMELINE,
 }

@@ -56,9 +56,10 @@ from torchipu.horovod.processes import (
     rank,
     size,
 )
-from torchipu.horovod.reductions import Average, Max, Min, Product, Sum
+from torchipu.horovod.reductions import Adasum, Average, Max, Min, Product, Sum
 
 __all__ = [
+    "Adasum",
     "Average",
     "HorovodInternalError",
     "Max",

@@ -155,7 +155,8 @@ def emit_product(
     )
     if blocking.joins_summands:
         joining = partial(_join_summands, ints)
-    elif not adds and blocking.joins and left_strides[1] == 1:
+    # Nothing but micro-batches is joined: a plan of one run is the same on both sides of where that would pay.
+    elif plan.is_hoisting and not adds and blocking.joins and left_strides[1] == 1:
         joining = partial(_join_rows, ints, 0 if blocking.has_panels else right_strides[1])
     plan.step(
         MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,

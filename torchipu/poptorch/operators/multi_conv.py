@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from torchipu.capture.block import Partials, SideBySide
 from torchipu.poptorch.capturing import isRunningOnIpu
@@ -138,8 +139,14 @@ def _each(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
 class _Convolutions(TorchFunctionMode):
     """Counts the convolutions that run, and tells each the type of its partials, its memory and its neighbours.
+
+    One that depends on another is refused.
 
     Args:
         number: Of the `MultiConv` in the model.
@@ -150,13 +157,22 @@ class _Convolutions(TorchFunctionMode):
         super().__init__()
         self.count = 0
         self.number, self.settings = number, settings
+        # By its id, what a convolution has made or follows from that, held so that no other tensor has that id.
+        self._follows: dict[int, torch.Tensor] = {}
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        follows = any(id(given) in self._follows for given in _tensors((args, kwargs)))
         if getattr(function, "__name__", "") not in CONVOLUTIONS:
-            return function(*args, **(kwargs or {}))
+            result = function(*args, **(kwargs or {}))
+            return self._followed(result, args) if follows else result
+        if follows:
+            raise createPoptorchError(
+                f"poptorch.MultiConv: its convolution {self.count + 1} depends on one before it, but convolutions of "
+                "one MultiConv run side by side. Put it behind the block, or into another one."
+            )
         dtype, memory = self._own("partialsTypes"), self._own("availableMemoryProportions")
         self.count += 1
         with contextlib.ExitStack() as annotations:
@@ -165,7 +181,13 @@ class _Convolutions(TorchFunctionMode):
             if self.settings.get("planType", MultiConvPlanType.Parallel) == MultiConvPlanType.Parallel:
                 annotations.enter_context(SideBySide(self.number, self.settings.get("perConvReservedTiles", 1)))
             result = function(*args, **(kwargs or {}))
-        return result if memory is None else set_available_memory(result, memory)
+        return self._followed(result if memory is None else set_available_memory(result, memory), ())
+
+    def _followed(self, result: Any, written: tuple[Any, ...]) -> Any:
+        """Note that a result follows from a convolution, and return it; without one, what was written into does."""
+        for tensor in _tensors(written[:1] if result is None else result):
+            self._follows[id(tensor)] = tensor
+        return result
 
     def _own(self, name: str) -> Any:
         """Return the value of a setting for the next convolution."""

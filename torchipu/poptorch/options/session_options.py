@@ -42,6 +42,8 @@ OF_OURS = ("enableNanoo", "torchipu")
 NAMES = frozenset((*_SESSION_OPTIONS.split(), *OF_OURS))
 """PopART's session options and ours; of a name with dots, the part before the first."""
 
+_SWITCHES = ("enable", "disable")
+"""How names of options begin that are True or False."""
 _WARNED: set[str] = set()
 
 
@@ -52,13 +54,19 @@ def check_popart(options: Options) -> None:
         options: The executor's.
 
     Raises:
-        Error: A value is neither bool, number or text, nor a list, set or dict of these.
+        Error: A value is neither bool, number or text, nor a list, set or dict of these, or what switches something on
+            or off has another one than a bool.
     """
     for name, value in options._popart.options.items():
         if not _is_passable(value):
             raise createPoptorchError(
                 f"Unsupported value of type {type(value).__name__} for the option {name} of _Popart: it takes a bool, "
                 "an int, a float or a str, a list or set of these, or a dict of them by str"
+            )
+        if name.startswith(_SWITCHES) and name in NAMES and not isinstance(value, (bool, numbers.Integral)):
+            raise createPoptorchError(
+                f"Wrong value {value!r} of type {type(value).__name__} for the option {name} of _Popart: it takes a "
+                "bool"
             )
         if name == "customCodelets" and value and name not in _WARNED:
             _WARNED.add(name)
