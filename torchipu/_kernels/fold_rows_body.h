@@ -186,6 +186,7 @@ TI_INLINE void FN(fold_rows_as)(
       continue;
     }
     VF held[VL];
+    if (count < 1) __builtin_unreachable();  /* the compiler cannot tell that there is a first one */
     for (int i = 0; i < count; i++)
       held[i] = FN(fold_lanes)(x + (row + i) * apart, y ? y + (row + i) * apart : 0, n, mode, 0);
     if (join == TI_FOLDING_SUM) FN(sums_of)(count, held, each);
