@@ -8,7 +8,7 @@ from torch import nn
 
 import torchipu
 from tests.releases import not_before
-from torchipu.capture import aot
+from torchipu.capture import dynamo_export
 from torchipu.errors import CaptureError
 
 
@@ -42,7 +42,7 @@ def test_a_property_that_is_returned_has_its_values(owner, name):
 @not_before((2, 11), "a property that is read beside the graph has its values")
 def test_what_only_looks_like_a_value_is_refused(monkeypatch):
     """Read beside the graph, it is a tensor of torch's tracing, whose class does not tell that it is hollow."""
-    monkeypatch.setattr(aot, "properties_as_calls", contextlib.nullcontext)
+    monkeypatch.setattr(dynamo_export, "properties_as_calls", contextlib.nullcontext)
     model = Reading("weight", "mT")
     step = torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=1)
     with pytest.raises(CaptureError, match=r"of size \[2, 3\], was made by an earlier run"):

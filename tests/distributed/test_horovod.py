@@ -317,7 +317,7 @@ def test_a_distributed_optimiser_checks_what_it_is_given(alone: None) -> None:
         ({"named_parameters": named[:1]}, r"not named: the optimiser has others of shape \(1,\)"),
         ({"backward_passes_per_step": 0}, "must be > 0, got 0"),
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "not supported with op != Average"),
-        ({"op": hvd.Max}, r"DistributedOptimizer has no op 4: use hvd\.Average or hvd\.Sum"),
+        ({"op": hvd.Max}, r"DistributedOptimizer has no op 4: use hvd\.Average, hvd\.Sum or hvd\.Adasum"),
         ({"process_set": [0]}, r"process_set must be a hvd\.ProcessSet, got a list"),
     ):
         with pytest.raises(ValueError, match=told):

@@ -83,7 +83,11 @@ def test_half_results_are_those_of_products_after_the_look_up(
     monkeypatch.setattr(late_look_ups, "MOST_BYTES", 0)
     result, tables = made_by(model.half(), WORDS, **options)
     assert tables == [(60, 128)]
-    assert torch.equal(result, late)
+    if not (bias and options):
+        assert torch.equal(result, late)
+    else:  # the bias is added first or last: sums that differ in their last bit may be rounded to neighbouring halves
+        assert (result != late).float().mean() <= 0.01
+        assert ((result.float() - late.float()).abs() <= late.float().abs() * 2**-10).all()
 
 
 @torch.no_grad()
