@@ -192,9 +192,9 @@ def test_a_step_has_the_bits_of_norms_that_lie_row_major(
 class Classifier(nn.Module):
     """Images and labels: three classes' scores, and the loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, body: nn.Sequential, channels: int) -> None:
         super().__init__()
-        self.body, self.head = plain(), nn.Linear(32, 3)
+        self.body, self.head = body, nn.Linear(channels, 3)
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self.head(self.body(images).mean((2, 3)))
@@ -214,10 +214,11 @@ def trained(model: nn.Module) -> list[torch.Tensor]:
     return [*scores, *(parameter.detach() for parameter in model.parameters())]
 
 
-def test_images_have_the_same_bits_in_one_stage_and_in_two() -> None:
-    model = Classifier()
+@pytest.mark.parametrize(("name", "channels", "firsts"), [("plain", 32, (1, 3, 4, 6, 7)), ("mobile", 48, (1, 3, 4))])
+def test_images_have_the_same_bits_in_one_stage_and_in_two(name: str, channels: int, firsts: tuple[int, ...]) -> None:
+    model = Classifier(MODELS[name](), channels)
     whole = trained(copy.deepcopy(model))
-    for first in (1, 3, 4, 6, 7):
+    for first in firsts:
         staged = copy.deepcopy(model)
         staged.body[first] = poptorch.BeginBlock(staged.body[first], ipu_id=1)
         for one, other in zip(whole, trained(staged), strict=True):

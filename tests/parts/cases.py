@@ -60,6 +60,29 @@ class Images(nn.Module):
         return found, nn.functional.cross_entropy(found, y)
 
 
+class Inverted(nn.Module):
+    """Convolutions of one pixel and of single channels, cut where values lie in blocks; logits and the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (
+            nn.Sequential(
+                nn.Conv2d(16, 96, 1, bias=False), nn.BatchNorm2d(96), nn.Hardswish(),
+                nn.Conv2d(96, 96, 3, padding=1, groups=96, bias=False),
+            ),
+            nn.Sequential(nn.BatchNorm2d(96), nn.ReLU(), nn.Conv2d(96, 64, 1, bias=False)),
+            nn.Sequential(nn.BatchNorm2d(64), nn.Conv2d(64, 96, 1), nn.SiLU(), nn.Conv2d(96, 64, 1)),
+            nn.Sequential(nn.AvgPool2d(12), nn.Flatten(), nn.Linear(64, 5)),
+        )
+        self.layers = nn.Sequential(*(
+            torchipu.BeginBlock(layer, f"B{number}", ipu_id=number) for number, layer in enumerate(layers)
+        ))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.layers(x)
+        return found, nn.functional.cross_entropy(found, y)
+
+
 def images(count: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
     return torch.randn(count, 16, 12, 12, generator=generator), torch.randint(0, 5, (count,), generator=generator)
@@ -130,6 +153,7 @@ OF_TWO: dict[str, Case] = {
                        is_judged=True),
     "images": Case(Images, lambda: images(16), {"gradient_accumulation": 4}, sgd, is_judged=True),
     "images_inferred": Case(Images, lambda: images(16), {"device_iterations": 4}, None, mode=False),
+    "inverted": Case(Inverted, lambda: images(16), {"gradient_accumulation": 4}, sgd, is_judged=True),
     "frozen": Case(Stack, lambda: samples(32), {"gradient_accumulation": 4}, sgd, freeze=("blocks.0", "blocks.1"),
                    is_judged=True),
     "replicas": Case(lambda: Stack(norm="batch", dropout=0.2), lambda: samples(64), {

@@ -52,7 +52,8 @@ def values(found: list[Outcome]) -> list[Any]:
 
 
 @pytest.mark.suffices(name=[
-    "pipelined", "iterations_clipped_and_dropped", "half", "images", "replicas", "tied_and_frozen", "three_dropped",
+    "pipelined", "iterations_clipped_and_dropped", "half", "images", "inverted", "replicas", "tied_and_frozen",
+    "three_dropped",
 ])
 @pytest.mark.parametrize("name", cases.CASES)
 def test_every_process_gives_what_one_process_gives_bit_by_bit(name, ran):

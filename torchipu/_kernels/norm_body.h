@@ -32,12 +32,12 @@ TI_INLINE void FN(scale_row_of)(float *y, const float *x, const float *added, fl
   const VF m = FN(set)(mean), a = FN(set)(scale), b = FN(set)(shift);
   int64_t i = 0;
   for (; i + VL <= n; i += VL) {
-    VF v = (FN(load)(x + i) - m) * a + b;
+    VF v = FN(fma)(FN(load)(x + i) - m, a, b);
     if (adds) v += FN(load)(added + i);
     FN(store)(y + i, is_relu ? FN(relu)(v) : v);
   }
   if (i < n) {
-    VF v = (FN(load_filled)(x + i, n - i, m) - m) * a + b;
+    VF v = FN(fma)(FN(load_filled)(x + i, n - i, m) - m, a, b);
     if (adds) v += FN(load_filled)(added + i, n - i, m);
     FN(store_part)(y + i, is_relu ? FN(relu)(v) : v, n - i);
   }
@@ -58,7 +58,7 @@ TI_INLINE void FN(scale_narrow_row_of)(float *y, const uint16_t *x, float mean, 
   int64_t i = 0;
   for (; i + VL <= n; i += VL) {
     const VF v = stored == TI_STORED_HALVES ? FN(from_half)(x + i) : FN(from_bfloat)(x + i);
-    FN(store)(y + i, (v - m) * a + b);
+    FN(store)(y + i, FN(fma)(v - m, a, b));
   }
   if (i < n) {
     float rest[VL];
@@ -76,9 +76,9 @@ TI_INLINE void FN(grad_row)(float *dx, const float *g, const float *x, float mea
                             int64_t n) {
   const VF m = FN(set)(mean), a = FN(set)(by_g), b = FN(set)(by_x), c = FN(set)(shift);
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) FN(store)(dx + i, FN(load)(g + i) * a + ((FN(load)(x + i) - m) * b + c));
+  for (; i + VL <= n; i += VL) FN(store)(dx + i, FN(fma)(FN(load)(g + i), a, FN(fma)(FN(load)(x + i) - m, b, c)));
   if (i < n) {
-    const VF v = FN(load_filled)(g + i, n - i, m) * a + ((FN(load_filled)(x + i, n - i, m) - m) * b + c);
+    const VF v = FN(fma)(FN(load_filled)(g + i, n - i, m), a, FN(fma)(FN(load_filled)(x + i, n - i, m) - m, b, c));
     FN(store_part)(dx + i, v, n - i);
   }
 }

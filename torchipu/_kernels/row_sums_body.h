@@ -22,15 +22,15 @@ TI_INLINE void FN(add_squares)(const float *x, int64_t n, VF centre, VF *s) {
   for (; i + 2 * VL <= n; i += 2 * VL) {
     const VF p = FN(load)(x + i) - centre, q = FN(load)(x + i + VL) - centre;
     a += p, b += q;
-    c += p * p, d += q * q;
+    c = FN(fma)(p, p, c), d = FN(fma)(q, q, d);
   }
   for (; i + VL <= n; i += VL) {
     const VF p = FN(load)(x + i) - centre;
-    a += p, c += p * p;
+    a += p, c = FN(fma)(p, p, c);
   }
   if (i < n) {
     const VF p = FN(load_filled)(x + i, n - i, centre) - centre;
-    b += p, d += p * p;
+    b += p, d = FN(fma)(p, p, d);
   }
   s[0] = a, s[1] = b, s[2] = c, s[3] = d;
 }
@@ -42,15 +42,15 @@ TI_INLINE void FN(add_products)(const float *g, const float *x, int64_t n, VF ce
   for (; i + 2 * VL <= n; i += 2 * VL) {
     const VF p = FN(load)(g + i), q = FN(load)(g + i + VL);
     a += p, b += q;
-    c += p * (FN(load)(x + i) - centre), d += q * (FN(load)(x + i + VL) - centre);
+    c = FN(fma)(p, FN(load)(x + i) - centre, c), d = FN(fma)(q, FN(load)(x + i + VL) - centre, d);
   }
   for (; i + VL <= n; i += VL) {
     const VF p = FN(load)(g + i);
-    a += p, c += p * (FN(load)(x + i) - centre);
+    a += p, c = FN(fma)(p, FN(load)(x + i) - centre, c);
   }
   if (i < n) {
     const VF p = FN(load_part)(g + i, n - i);
-    b += p, d += p * (FN(load_filled)(x + i, n - i, centre) - centre);
+    b += p, d = FN(fma)(p, FN(load_filled)(x + i, n - i, centre) - centre, d);
   }
   s[0] = a, s[1] = b, s[2] = c, s[3] = d;
 }
