@@ -57,7 +57,9 @@ def check(function: Function, x: torch.Tensor | None = None, **options: object) 
     kinds, found, weight = trained(model, x, **options)
     torch.testing.assert_close(found.double(), wanted.detach(), rtol=1e-5, atol=1e-5)
     moved = exact.weight.detach() - exact.weight.grad
-    torch.testing.assert_close(weight.double(), moved, rtol=1e-5, atol=1e-5)
+    # Elements of the gradient are sums of numbers as large as the others are, and larger ones that cancel.
+    largest = float(exact.weight.grad.abs().max())
+    torch.testing.assert_close(weight.double(), moved, rtol=1e-5, atol=1e-5 + 1e-6 * largest)
     return kinds
 
 
