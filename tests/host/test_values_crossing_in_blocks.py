@@ -133,6 +133,18 @@ def test_hooks_of_what_is_saved_have_it_in_blocks() -> None:
         assert torch.equal(mine, other)
 
 
+def test_compiled_autograd_has_what_is_saved_as_torch_knows_it() -> None:
+    model, x = plain(), torch.randn(SIZE)
+    exact = copy.deepcopy(model).double()
+    exact(x.double()).square().mean().backward()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="ipu")):
+        torch.compile(model, backend="ipu", options=OPTIONS)(x).square().mean().backward()
+    for mine, wanted in zip(model.parameters(), exact.parameters(), strict=True):
+        assert mine.grad is not None
+        assert wanted.grad is not None
+        torch.testing.assert_close(mine.grad.double(), wanted.grad, rtol=1e-3, atol=1e-5)
+
+
 def test_a_graph_that_is_kept_gives_its_gradients_twice() -> None:
     model, x = mobile(), torch.randn(SIZE)
     y = torch.compile(model, backend="ipu", options=OPTIONS)(x).square().mean()
