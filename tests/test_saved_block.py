@@ -109,6 +109,31 @@ def test_a_block_is_a_tensor_of_bytes_and_the_rest_is_saved_apart() -> None:
     assert [value.dtype for value in saved].count(torch.uint8) == 1
 
 
+def test_cells_whose_biases_have_equal_gradients_save_a_block(blocks: list[SavedBlock | None]) -> None:
+    """Each gradient is memory of its own: the user may write into one of them."""
+
+    class Cells(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.lstm, self.norm = nn.GRUCell(4, 8), nn.LSTMCell(8, 8), nn.LayerNorm(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h, found = x.new_zeros(len(x), 8), []
+            c = (h, h)
+            for t in range(x.shape[1]):
+                h = self.gru(x[:, t], h)
+                c = self.lstm(self.norm(h), c)
+                found.append(c[0].max(1).values)
+            return torch.stack(found, 1)
+
+    model, x = Cells(), torch.randn(5, 6, 4)
+    result = trained(model)(x)
+    result.square().sum().backward()
+    judged(model, x, result)
+    assert blocks[0] is not None
+    assert len({parameter.grad.data_ptr() for parameter in model.parameters()}) == 10  # type: ignore[union-attr]
+
+
 def test_other_strides_and_sizes_are_saved_as_tensors() -> None:
     model = Steps()
     compiled = trained(model)

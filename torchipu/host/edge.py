@@ -9,7 +9,7 @@ from math import prod
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.memory import Memory
 from torchipu.host.orders import Orders
-from torchipu.host.storage import Place
+from torchipu.host.storage import Allocation, Place
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor
@@ -28,7 +28,7 @@ class Edge:
         plain: Numbers of outputs that the caller would copy where they do not lie row-major.
         shows: Whether an output may be shown where an input or another output lies, and steps that call torch may have
             inputs and results where the caller has them.
-        copied: Numbers of outputs that the caller would copy where they are shown in an input.
+        copied: Numbers of outputs that the caller would copy where they are shown in an input, or in one of these.
         written: By number of an output that of the input that the caller writes it over, which overlaps no other one:
             it is that very tensor where it was stored there already.
         in_blocks: Numbers of outputs that may lie with their channels in blocks, as `with_lanes_third` shows them.
@@ -111,16 +111,17 @@ class Outputs:
             if is_whole and held.buffer not in pinned:
                 allocation.place, allocation.index = Place.OUTPUT, number
                 return replace(held, strides=strides or held.strides), True  # of dimensions of one element too
-            if self._is_shown(number, held, allocation.place):
+            if self._is_shown(number, held, allocation):
                 return held, False
         target = self.memory.storage(held.shape, dtype, Place.OUTPUT, number, strides)
         if not (dtype is DType.BFLOAT and tensor in self.bfloats and self._end(held, target)):
             emit_copy(plan, target, held)
         return target, True
 
-    def _is_shown(self, number: int, held: HostTensor, place: Place) -> bool:
+    def _is_shown(self, number: int, held: HostTensor, allocation: Allocation) -> bool:
         """Whether an output is shown where an input or another one lies."""
-        if place is Place.INPUT and number in self.edge.copied:
+        place, copied = allocation.place, self.edge.copied
+        if number in copied and (place is Place.INPUT or (place is Place.OUTPUT and allocation.index in copied)):
             return False
         is_plain = held.is_contiguous or self.graph.outputs[number] not in self._plain
         return self.may_show and is_plain and place in (Place.INPUT, Place.OUTPUT)
