@@ -94,6 +94,61 @@ def test_stochastic_rounding_equals_gfloat_given_the_same_bits(count):
     assert np.array_equal(found.double().numpy(), wanted)
 
 
+def of_kind(kind, count):
+    """Return floats of normal halves alone, of subnormal ones alone, or of both in some order, or with zeros."""
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randn(count, generator=generator)
+    places = torch.arange(count)
+    if kind == "normal halves":
+        return values.abs().clamp(min=2.0**-14) * values.sign()
+    if kind == "subnormal halves":
+        return values.clamp(-3.9, 3.9) * 2.0**-16
+    if kind == "now these, now those":
+        return torch.where(places // 1000 % 2 == 0, values, values * 2.0**-18)
+    if kind == "the odd one":
+        return torch.where(places % 311 == 7, values * 2.0**-16, values)
+    if kind == "around the least normal half":
+        return (2.0**-14 + values * 2.0**-25) * values.sign()
+    return torch.where(places % 5 == 0, 0.0, values)
+
+
+@pytest.mark.parametrize("count", [64, 480, 4000, 70_001])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "normal halves", "subnormal halves", "now these, now those", "the odd one", "around the least normal half",
+        "zeros among others",
+    ],
+)
+def test_neighbours_do_not_change_how_a_value_is_rounded(kind, count):
+    """Values that are alike are rounded in a way of their own: all have to give what gfloat does."""
+    values = of_kind(kind, count)
+    wanted = round_ndarray(
+        format_info_binary16, values.double().numpy(), RoundMode.StochasticFastest, srbits=random_bits(count),
+        srnumbits=16,
+    )
+    assert np.array_equal(to_half(stochastic_rounding=True)(values).double().numpy(), wanted)
+    rounded_on_the_way = torch.compile(
+        lambda x: x.half().float() * 2, backend="ipu", dynamic=False, options={"seed": 11, "stochastic_rounding": True},
+    )
+    assert np.array_equal(rounded_on_the_way(values).double().numpy(), wanted * 2)
+
+
+def test_infinities_and_any_nan_stay_what_they_are_between_normal_values():
+    bits = [-1, 0x7FFFFFFF, 0x7F800001, -0x7FFFFF, 0x7FC00000]  # carries run out of the first, and into the next
+    values = torch.full((4096,), 1.3)
+    places = torch.arange(5) * 700 + 3
+    values[places] = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    values[places + 1] = torch.tensor([torch.inf, -torch.inf] * 2 + [torch.inf])
+    infinite = values.isinf()
+    for function in (torch.Tensor.half, lambda x: x.half().float() * 2):
+        torch._dynamo.reset()
+        found = torch.compile(function, backend="ipu", options={"stochastic_rounding": True, "seed": 3})(values)
+        assert bool(found[places].isnan().all())
+        assert int(found.isnan().sum()) == len(bits)
+        assert bool(found.isinf().eq(infinite).all())
+
+
 def test_stochastic_rounding_is_unbiased_in_every_binade():
     draws = 1_000_000
     values = spread(1000, seed=5)

@@ -96,6 +96,23 @@ def test_a_result_has_the_bits_of_its_elements_whatever_the_order_in_which_they_
     assert apart == []
 
 
+@pytest.mark.parametrize("columns", [128, 300, 301])
+def test_rows_of_a_product_are_rounded_alike_whatever_other_rows_hold(columns):
+    """Rows of a block are rounded one after another: normal values, subnormal ones, zeros, and all of these."""
+    x, w = halves(230, 64), halves(64, columns, seed=1)
+    x[40:80] *= 2.0**-17
+    x[80:90] = 0
+    x[90:140:3] *= 2.0**-17
+    exact = compiled(torch.mm, [x.float(), w.float()])
+    wanted = round_ndarray(
+        format_info_binary16, exact.double().flatten().numpy(), RoundMode.StochasticFastest,
+        srbits=random_bits(exact.numel(), stream=0), srnumbits=16,
+    )
+    for function in (torch.mm, lambda x, w: (x @ w).float() * 2):
+        found = compiled(function, [x, w], stochastic_rounding=True).double().flatten().numpy()
+        assert np.array_equal(found, wanted if function is torch.mm else wanted * 2)
+
+
 def test_a_pool_takes_the_largest_of_results_that_are_rounded_each_with_bits_of_its_own(apart):
     x, w = halves(9, 1, 28, 28, seed=0), halves(10, 1, 5, 5, seed=1)
     found = compiled(lambda x, w: functional.max_pool2d(torch.conv2d(x, w), 2), (x, w), stochastic_rounding=True)

@@ -353,7 +353,7 @@ TI_KERNEL(conv_max_pool) {
     char *const convolve[] = {(char *)image - i * size * 4, args[2], args[3], p->has_bias ? args[4] : NULL};
     char *const reduce[] = {(char *)((float *)args[0] + i * kept), (char *)((int64_t *)args[1] + i * kept), (char *)image};
     FN(conv_block)(&s, convolve, (int)p->has_bias, i, &known, rest);
-    if (is_random) FN(round_from)(image - i * size, NULL, 1, keys, i * size, size, (int)p->overflow);
+    if (is_random) FN(round_from)(image - i * size, NULL, 1, keys, i * size, size, 1, 0, (int)p->overflow);
     else if (p->is_rounded) FN(round_nearest_here)(image, NULL, size, (int)p->overflow);
     const int trap = FN(max_pool)(reduce, (const int64_t *)pool, scalars, 0, planes, rest);
     if (trap) return trap;

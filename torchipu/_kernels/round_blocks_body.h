@@ -33,12 +33,13 @@ static void FN(round_spread)(const FN(rounding) *r, int64_t first, int64_t count
   }
 }
 
-static void FN(round_elements)(const FN(rounding) *r, int64_t first, int64_t count, int64_t step) {
+/* `rows` runs, `apart` from each other: more than one only of neighbouring elements that are rounded stochastically. */
+static void FN(round_elements)(const FN(rounding) *r, int64_t first, int64_t count, int64_t step, int64_t rows, int64_t apart) {
   if (r->to_bfloats) {
     if (step == 1) FN(narrow_row)(r->h + first, r->s + first, count);
     else for (int64_t i = 0; i < count; i++) FN(narrow_row)(r->h + first + i * step, r->s + first + i * step, 1);
   } else if (step == 1 && r->is_stochastic) {
-    FN(round_from)(r->s, r->h, r->keeps, r->keys, first, count, r->overflow);
+    FN(round_from)(r->s, r->h, r->keeps, r->keys, first, count, rows, apart, r->overflow);
   } else if (step == 1 && r->keeps) {
     FN(round_nearest_here)(r->s + first, r->h ? r->h + first : NULL, count, r->overflow);
   } else if (step == 1) {
@@ -61,11 +62,12 @@ TI_KERNEL(round_blocks) {
   };
   if (p->run) {  /* what a chunk has written is one run */
     const int64_t first = begin * p->run;
-    FN(round_elements)(&r, first, ti_min(end * p->run, p->elements) - first, 1);
+    FN(round_elements)(&r, first, ti_min(end * p->run, p->elements) - first, 1, 1, 0);
     return TI_OK;
   }
-  const int64_t dims = p->num_dims, along = p->along;
+  const int64_t dims = p->num_dims, along = p->along, across = along == dims - 1 ? dims - 2 : dims - 1;
   const block_dim *d = p->dims;
+  const int takes_rows = across >= 0 && d[along].step == 1 && is_stochastic && !r.to_bfloats;
   for (int64_t item = begin; item < end; item++) {
     int64_t first[TI_BLOCK_DIMS], last[TI_BLOCK_DIMS], at[TI_BLOCK_DIMS], rest = item;
     for (int64_t k = dims - 1; k >= 0; k--) {
@@ -74,6 +76,11 @@ TI_KERNEL(round_blocks) {
       last[k] = first[k] + d[k].block < d[k].size ? first[k] + d[k].block : d[k].size;
       rest /= blocks;
     }
+    int64_t rows = 1;
+    if (takes_rows && first[across] / d[across].inner == (last[across] - 1) / d[across].inner) {
+      rows = last[across] - first[across];
+      last[across] = first[across] + 1;
+    }
     for (;;) {
       int64_t base = p->first;
       for (int64_t k = 0; k < dims; k++)
@@ -81,7 +88,7 @@ TI_KERNEL(round_blocks) {
       for (int64_t x = first[along]; x < last[along];) {
         const int64_t inner = d[along].inner, room = inner - (x < inner ? x : x % inner), left = last[along] - x;
         const int64_t count = left < room ? left : room;
-        FN(round_elements)(&r, base + ti_element(d + along, x), count, d[along].step);
+        FN(round_elements)(&r, base + ti_element(d + along, x), count, d[along].step, rows, rows > 1 ? d[across].step : 0);
         x += count;
       }
       int64_t k = dims - 1;

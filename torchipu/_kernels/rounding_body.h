@@ -169,22 +169,30 @@ TI_INLINE VU FN(held)(uint32_t value) {
 }
 
 /* What `sum_of` takes, and 2^16, from which on a sum is no half; the bits of floats without their sign, those that normal
- * halves keep, and the range of these, beyond which a carry may overflow. */
+ * halves keep, and the range of these, beyond which a carry may overflow; what is added to twice the bits of halves, and up
+ * to where the sum, cut off, is that of normal ones; the distance of subnormal halves, as `sum_of` has it, and the sign. */
 typedef struct {
   VU exponent, least, less, upper;
   VF largest;
   VU size, kept_bits, range;
+  __m256i of_normal, last_normal;
+  VU tiny_step, sign;
 } FN(rounding_constants);
 
 TI_INLINE FN(rounding_constants) FN(hold_constants)(void) {
-  return (FN(rounding_constants)){.exponent = FN(held)(0xff800000u), .least = FN(held)(0x38800000), .less = FN(held)((uint32_t)-(42 << 23)),
-                                  .upper = FN(held)(0xffff0000u), .largest = (VF)FN(held)(0x47800000), .size = FN(held)(0x7fffffffu),
-                                  .kept_bits = FN(held)(~0x1fffu), .range = FN(held)(0x477fdfffu - 0x38800000u)};
+  /* the last four are loaded where they are used: runs may be short */
+  const FN(rounding_constants) c = {.exponent = FN(held)(0xff800000u), .least = FN(held)(0x38800000), .less = FN(held)((uint32_t)-(42 << 23)),
+                              .upper = FN(held)(0xffff0000u), .largest = (VF)FN(held)(0x47800000), .size = FN(held)(0x7fffffffu),
+                              .kept_bits = FN(held)(~0x1fffu), .range = FN(held)(0x477fdfffu - 0x38800000u),
+                              .of_normal = _mm256_set1_epi16((short)0xf800), .last_normal = _mm256_set1_epi16((short)0xefff),
+                              .tiny_step = (VU){0} + (0x38800000 - (42 << 23)), .sign = (VU){0} + 0x80000000u};
+  return c;
 }
 
-/* As `halves_by`, of `count` vectors, up to four, which are looked at for overflows at once. */
-TI_INLINE void FN(halves_of_some)(const FN(rounding_constants) *c, const int count, const VF *x, const VU *words, int overflow,
-                                  FN(halves) *halves) {
+/* As `halves_by`, of `count` vectors, up to four, which are looked at for overflows at once. Returns whether all are less
+ * than any normal half. */
+TI_INLINE int FN(halves_of_some)(const FN(rounding_constants) *c, const int count, const VF *x, const VU *words, int overflow,
+                                 FN(halves) *halves) {
   __m512 sums[4], sizes;
 #pragma GCC unroll 4
   for (int k = 0; k < count; k++) {
@@ -198,25 +206,97 @@ TI_INLINE void FN(halves_of_some)(const FN(rounding_constants) *c, const int cou
   if (__builtin_expect(_mm512_cmp_ps_mask(sizes, (__m512)c->largest, _CMP_GE_OQ) != 0, 0))
 #pragma GCC unroll 4
     for (int k = 0; k < count; k++) halves[k] = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sums[k], overflow), 11);
+  return _mm512_cmp_ps_mask(sizes, (__m512)c->least, _CMP_NLT_UQ) == 0;
+}
+
+/* The same if all results are normal halves: the random bits that such halves count are added to the mantissas, and the
+ * conversion cuts the sums off. What is less than any normal half and becomes one here does so by the whole sum too, whose
+ * steps are longer; what does not, infinities and NaN, whose mantissas may overflow, show in the exponents of the halves.
+ * Returns whether all were; else what is written is worth nothing. */
+TI_INLINE int FN(normal_halves)(const FN(rounding_constants) *c, const int count, const VF *x, const VU *words, FN(halves) *halves) {
+  __m256i places[4];
+#pragma GCC unroll 4
+  for (int k = 0; k < count; k++) {
+    halves[k] = _mm512_cvtps_ph((__m512)((VU)x[k] + (words[k] >> 19)), 11);
+    places[k] = _mm256_add_epi16(_mm256_add_epi16(halves[k], halves[k]), c->of_normal);
+  }
+#pragma GCC unroll 3
+  for (int k = 1; k < count; k++) places[0] = _mm256_max_epu16(places[0], places[k]);
+  return __builtin_expect(_mm256_cmpgt_epu16_mask(places[0], c->last_normal) == 0, 1);
+}
+
+/* The same if all are less than any normal half, whose distances are all alike. */
+TI_INLINE int FN(tiny_halves)(const FN(rounding_constants) *c, const int count, const VF *x, const VU *words, FN(halves) *halves) {
+  __m512 sums[4], sizes;
+#pragma GCC unroll 4
+  for (int k = 0; k < count; k++) {
+    const VU step = ((VU)x[k] & c->sign) | c->tiny_step;
+    sums[k] = _mm512_fmadd_round_ps(_mm512_cvtepu32_ps((__m512i)(words[k] & c->upper)), (__m512)step, (__m512)x[k], 11);
+    halves[k] = _mm512_cvtps_ph(sums[k], 11);
+  }
+  sizes = _mm512_range_ps(sums[0], sums[count - 1], 11);
+#pragma GCC unroll 2
+  for (int k = 1; k < count - 1; k++) sizes = _mm512_range_ps(sizes, sums[k], 11);
+  return __builtin_expect(_mm512_cmp_ps_mask(sizes, (__m512)c->least, _CMP_NLT_UQ) == 0, 1);
+}
+
+/* For how many groups of vectors it is not asked whether values are normal halves, where one of them was not: as of gradients,
+ * others near it mostly are none either. */
+enum { FN(GROUPS_BEYOND) = 4 };
+
+/* What values of a run were found to be, and so are tried as next: normal halves, less than these, or some of either, which
+ * then are not asked again for a while, longer each time. */
+typedef struct {
+  int are_tiny, unasked, longest;
+} FN(found);
+enum { FN(UNASKED) = 4, FN(MOST_UNASKED) = 64 };  /* groups of vectors */
+enum { FN(FEW) = 512 };  /* elements, of which it is not asked: an answer comes too late to be of use */
+
+TI_INLINE void FN(found_some)(FN(found) *found) {
+  found->are_tiny = 0;
+  found->longest = found->longest ? ti_min(found->longest * 2, FN(MOST_UNASKED)) : FN(UNASKED);
+  found->unasked = found->longest;
+}
+TI_INLINE void FN(found_alike)(FN(found) *found) { found->longest -= found->longest > FN(UNASKED); }
+
+/* Vectors, up to four, by whichever of these is for them. */
+TI_INLINE void FN(halves_as_found)(const FN(rounding_constants) *c, const int count, const VF *x, const VU *words, int overflow,
+                                   FN(halves) *halves, FN(found) *found) {
+  if (found->unasked > 0) {
+    found->unasked--;
+  } else {
+    if (found->are_tiny ? FN(tiny_halves)(c, count, x, words, halves) : FN(normal_halves)(c, count, x, words, halves)) {
+      FN(found_alike)(found);
+      return;
+    }
+    FN(found_some)(found);
+  }
+  if (FN(halves_of_some)(c, count, x, words, overflow, halves)) *found = (FN(found)){.are_tiny = 1, .longest = found->longest};
 }
 
 /* Rounds vectors, up to four, to floats that are normal halves: the random bits that such halves count are added to the mantissas, whose
  * ends are cut off. Returns whether all were, or zero; else nothing is written. */
 TI_INLINE int FN(round_normal)(const FN(rounding_constants) *c, const int count, const VU *words, VF *v) {
-  const VU size = c->size, kept = c->kept_bits;
-  VU rounded[4], beyond[4], most;
+  const VU kept = c->kept_bits;
+  VU rounded[4];
+  __m512 most, fewest;
 #pragma GCC unroll 4
-  for (int p = 0; p < count; p++) {
-    rounded[p] = ((VU)v[p] + (words[p] >> 19)) & kept;
-    beyond[p] = ((VU)v[p] & size) - c->least;
-    most = p ? (VU)_mm512_max_epu32((__m512i)most, (__m512i)beyond[p]) : beyond[p];
+  for (int p = 0; p < count; p++) rounded[p] = ((VU)v[p] + (words[p] >> 19)) & kept;
+  /* NaN passes by, and one whose bits carry beyond the sign is zero here */
+  most = _mm512_range_ps((__m512)rounded[0], (__m512)rounded[count - 1], 11);
+  fewest = _mm512_range_ps((__m512)rounded[0], (__m512)rounded[count - 1], 10);
+#pragma GCC unroll 2
+  for (int p = 1; p < count - 1; p++) {
+    most = _mm512_range_ps(most, (__m512)rounded[p], 11);
+    fewest = _mm512_range_ps(fewest, (__m512)rounded[p], 10);
   }
-  if (__builtin_expect(_mm512_cmpgt_epu32_mask((__m512i)most, (__m512i)c->range) != 0, 0)) {
+  const __mmask16 beyond = _mm512_cmp_ps_mask(most, (__m512)c->largest, _CMP_GE_OQ) | _mm512_cmp_ps_mask(fewest, (__m512)c->least, _CMP_LT_OQ);
+  if (__builtin_expect(beyond != 0, 0)) {
     __mmask16 odd = 0;
 #pragma GCC unroll 4
     for (int p = 0; p < count; p++) {
-      const __mmask16 others = _mm512_cmpgt_epu32_mask((__m512i)beyond[p], (__m512i)c->range);
-      odd |= _mm512_mask_test_epi32_mask(others, (__m512i)v[p], (__m512i)size);
+      const __mmask16 others = _mm512_cmpgt_epu32_mask((__m512i)(((VU)v[p] & c->size) - c->least), (__m512i)c->range);
+      odd |= _mm512_mask_test_epi32_mask(others, (__m512i)v[p], (__m512i)c->size);
       rounded[p] = (VU)_mm512_mask_mov_epi32((__m512i)rounded[p], others, (__m512i)v[p]);
     }
     if (odd) return 0;
@@ -226,23 +306,21 @@ TI_INLINE int FN(round_normal)(const FN(rounding_constants) *c, const int count,
   return 1;
 }
 
-/* For how many groups of vectors it is not asked whether values are normal halves, where one of them was not: as of gradients,
- * others near it mostly are none either. */
-enum { FN(GROUPS_BEYOND) = 4 };
-
 /* Some vectors, an even number. */
 TI_INLINE void FN(round_vectors)(const FN(rounding_constants) *c, const int count, float *d, uint16_t *h, const float *s, VU place,
-                                 VU next, VU second, int *are_beyond, int overflow) {
+                                 VU next, VU second, FN(found) *found, int overflow) {
   VF x[4];
   VU words[4];
+  FN(halves) halves[4];
 #pragma GCC unroll 4
   for (int k = 0; k < count; k++, place += next) {
     _mm_prefetch((const char *)(s + k * VL + FN(FETCH)), _MM_HINT_T0);
     x[k] = FN(load)(s + k * VL);
     words[k] = FN(random_words)(place, second);
   }
-  if (d && *are_beyond <= 0) {  /* halves alone take a conversion either way */
+  if (d && found->unasked <= 0) {
     if (FN(round_normal)(c, count, words, x)) {
+      FN(found_alike)(found);
 #pragma GCC unroll 4
       for (int k = 0; k < count; k++) {
         FN(store)(d + k * VL, x[k]);
@@ -250,11 +328,14 @@ TI_INLINE void FN(round_vectors)(const FN(rounding_constants) *c, const int coun
       }
       return;
     }
-    *are_beyond = FN(GROUPS_BEYOND) + 1;
+    FN(found_some)(found);
   }
-  --*are_beyond;
-  FN(halves) halves[4];
-  FN(halves_of_some)(c, count, x, words, overflow, halves);
+  if (d) {
+    found->unasked--;
+    FN(halves_of_some)(c, count, x, words, overflow, halves);
+  } else {
+    FN(halves_as_found)(c, count, x, words, overflow, halves, found);
+  }
 #pragma GCC unroll 4
   for (int k = 0; k < count; k++) {
     if (d) FN(store)(d + k * VL, FN(of_halves)(halves[k]));
@@ -262,33 +343,63 @@ TI_INLINE void FN(round_vectors)(const FN(rounding_constants) *c, const int coun
   }
 }
 
-/* Whole pairs of vectors. Returns how many elements these were. */
-TI_INLINE long FN(round_pairs)(float *d, uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n, int overflow) {
-  const FN(rounding_constants) c = FN(hold_constants)();
-  const VU second = FN(held)(keys.second), next = FN(held)(VL * TI_ROUNDING_STEP);
-  VU place = FN(places_of)(keys, start, 1);
+/* What stays at hand through runs of one stream. */
+typedef struct {
+  FN(rounding_constants) constants;
+  VU second, next;
+  FN(found) found;
+} FN(held_stream);
+
+TI_INLINE FN(held_stream) FN(hold_stream)(FN(keys) keys) {
+  return (FN(held_stream)){.constants = FN(hold_constants)(), .second = FN(held)(keys.second), .next = FN(held)(VL * TI_ROUNDING_STEP)};
+}
+
+/* Whole pairs of vectors, from a place on. Returns how many elements these were. */
+TI_INLINE long FN(round_pairs)(FN(held_stream) *by, float *d, uint16_t *h, const float *s, VU place, long n, int overflow) {
   long i = 0;
-  int are_beyond = 0;
-  for (; i + 4 * VL <= n; i += 4 * VL, place += next * 4)
-    FN(round_vectors)(&c, 4, d ? d + i : NULL, h ? h + i : NULL, s + i, place, next, second, &are_beyond, overflow);
+  for (; i + 4 * VL <= n; i += 4 * VL, place += by->next * 4)
+    FN(round_vectors)(&by->constants, 4, d ? d + i : NULL, h ? h + i : NULL, s + i, place, by->next, by->second, &by->found, overflow);
   if (i + 2 * VL > n) return i;
-  FN(round_vectors)(&c, 2, d ? d + i : NULL, h ? h + i : NULL, s + i, place, next, second, &are_beyond, overflow);
+  FN(round_vectors)(&by->constants, 2, d ? d + i : NULL, h ? h + i : NULL, s + i, place, by->next, by->second, &by->found, overflow);
   return i + 2 * VL;
 }
 #endif
 
-TI_INLINE void FN(keyed_any)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long n,
-                             int overflow) {
-  long i = 0;
-#if VL == 16
-  if (mask) i = FN(round_pairs)(d, h, s, keys, start, n, overflow);
-#endif
+/* What is left of a run from element i on, vector by vector. */
+TI_INLINE void FN(keyed_rest)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long i, long n,
+                              int overflow) {
   const VU second = (VU){0} + keys.second;
   VU place = FN(places_of)(keys, start + i, 1);
   for (; i < n; i += VL, place += VL * TI_ROUNDING_STEP) {
     _mm_prefetch((const char *)(s + ((i + FN(FETCH)) & mask)), _MM_HINT_T0);
     FN(put)(d, h, i, n, FN(halves_by)(FN(to_be_rounded)(s, mask, i, n), FN(random_words)(place, second), overflow));
   }
+}
+
+/* Runs of n elements, `apart` from each other in memory and in number. */
+TI_INLINE void FN(keyed_rows)(float *d, uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n, int64_t rows, int64_t apart,
+                              int overflow) {
+#if VL == 16
+  FN(held_stream) by = FN(hold_stream)(keys);
+  VU place = FN(places_of)(keys, start, 1);
+  if (!d && n * rows < FN(FEW)) by.found.unasked = FN(MOST_UNASKED);
+#endif
+  for (int64_t row = 0; row < rows; row++) {
+    float *const floats = d ? d + row * apart : NULL;
+    uint16_t *const halves = h ? h + row * apart : NULL;
+    long i = 0;
+#if VL == 16
+    i = FN(round_pairs)(&by, floats, halves, s + row * apart, place, n, overflow);
+    place += (uint32_t)apart * TI_ROUNDING_STEP;
+#endif
+    if (i < n) FN(keyed_rest)(floats, halves, s + row * apart, -1, keys, start + row * apart, i, n, overflow);
+  }
+}
+
+TI_INLINE void FN(keyed_any)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long n,
+                             int overflow) {
+  if (mask) FN(keyed_rows)(d, h, s, keys, start, n, 1, 0, overflow);
+  else FN(keyed_rest)(d, h, s, mask, keys, start, 0, n, overflow);
 }
 
 TI_INLINE void FN(round_any)(float *d, uint16_t *h, const float *s, long mask, const int64_t *state, int64_t start, long n,
@@ -334,11 +445,22 @@ static __attribute__((noinline)) void FN(round_nearest_here)(float *s, uint16_t 
   else FN(nearest_any)(s, 0, s, -1, n, overflow);
 }
 
-/* `count` elements from number `first` on; s and h, which may be NULL, are the places of number 0. Floats are written where
- * they are kept. */
-TI_INLINE void FN(round_from)(float *s, uint16_t *h, int keeps, FN(keys) keys, int64_t first, int64_t count, int overflow) {
-  if (keeps) FN(round_keyed_here)(s + first, h ? h + first : 0, keys, first, count, overflow);
-  else FN(round_keyed)(h + first, s + first, keys, first, count, overflow);
+static __attribute__((noinline)) void FN(round_keyed_rows)(uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n,
+                                                           int64_t rows, int64_t apart, int overflow) {
+  FN(keyed_rows)(0, h, s, keys, start, n, rows, apart, overflow);
+}
+static __attribute__((noinline)) void FN(round_keyed_rows_here)(float *s, uint16_t *h, FN(keys) keys, int64_t start, long n,
+                                                                int64_t rows, int64_t apart, int overflow) {
+  if (h) FN(keyed_rows)(s, h, s, keys, start, n, rows, apart, overflow);
+  else FN(keyed_rows)(s, 0, s, keys, start, n, rows, apart, overflow);
+}
+
+/* Runs of `count` elements, the first from number `first` on, which are `apart` from each other; s and h, which may be NULL,
+ * are the places of number 0. Floats are written where they are kept. */
+TI_INLINE void FN(round_from)(float *s, uint16_t *h, int keeps, FN(keys) keys, int64_t first, int64_t count, int64_t rows,
+                              int64_t apart, int overflow) {
+  if (keeps) FN(round_keyed_rows_here)(s + first, h ? h + first : 0, keys, first, count, rows, apart, overflow);
+  else FN(round_keyed_rows)(h + first, s + first, keys, first, count, rows, apart, overflow);
 }
 
 /* `count` floats that lie side by side, as their halves will, whose numbers are `step` apart from `first` on. */

@@ -72,7 +72,9 @@ TI_INLINE void FN(write_pairs)(FN(target) *to, const FN(rounding_constants) *c, 
   const VU place = to->place, next = place + 16 * TI_ROUNDING_STEP;
   const VU factors[] = {FN(shared_factor)(place), FN(shared_factor)(next)};
 #pragma GCC unroll 4
-  for (int k = 0; k < 4 && k < count; k++) {  /* the others are read alone */
+  for (int turn = 1; turn <= 4; turn++) {
+    const int k = turn & 3;    /* the parameter, which waits for a root and a division, last */
+    if (k >= count) continue;  /* the others are read alone */
     if (!(to->collected >> k & 1)) continue;
     const VU second = (VU){0} + to->keys[k].second, words[] = {factors[0] * (place ^ second), factors[1] * (next ^ second)};
     FN(halves) halves[2];
