@@ -105,7 +105,7 @@ static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF || dty
 
 #ifndef TORCHIPU_SHORT_RUNS
 #define TORCHIPU_SHORT_RUNS
-enum { TI_SHORT_RUN = 512, TI_SHORT_RUN_OF_OTHERS = 24, TI_LEAST_STRETCH = 128 };
+enum { TI_SHORT_RUN = 512, TI_SHORT_RUN_OF_OTHERS = 24, TI_LEAST_STRETCH = 256 };
 #endif
 /* Loads short runs, all of the same length: to go to one by itself takes longer than what it holds. */
 TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {
