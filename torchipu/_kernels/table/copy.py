@@ -72,7 +72,7 @@ PIECE_BLOCK = 2048
 """Bytes of rows that are put together of all pieces before the next rows are."""
 CONCATENATE_ROWS = Kernel(
     "concatenate_rows",
-    {"rows": "[rows, row_elements], of which the pieces are written", "pieces*": "of each the first that it has of a row"},
+    {"rows": "[rows, row_elements], of which pieces are written", "pieces*": "of each what the first row has of it"},
     ConcatenateRowsInts,
     Nothing,
     items="rows",

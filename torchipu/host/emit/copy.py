@@ -112,7 +112,7 @@ def emit_pieces(plan: HostPlanner, dst: HostTensor, pieces: Sequence[tuple[HostT
 
 
 def _rows_of(dst: HostTensor, place: HostTensor, held: HostTensor) -> tuple[int, int, PieceOfRow] | None:
-    """Return how many rows a result has of a piece, how far they lie apart in it, and the piece; None if it has none."""
+    """Return how many rows have some of a piece, how far they lie apart, and the piece; None where rows have none."""
     if held.dtype is not place.dtype or place.num_elements == 0 or not dst.is_dense:
         return None
     along = place.order
