@@ -29,7 +29,7 @@ COPIED: dict[str, tuple[Function, int]] = {
     "the greater part given": (lambda x, y: torch.cat((x[:1] + 1, y)), 2),
     "a piece twice": (lambda x, y: torch.cat([x + 1] * 2), 2),
     "a piece that others read": (lambda x, y: torch.cat(((z := x + 1), y * 2)).sum() + (z @ z.mT).sum(), 1),
-    "narrow columns": (lambda x, y: torch.cat((x[:, :, :3] + 1, y[:, :, :3] * 2), -1), 2),
+    "narrow columns": (lambda x, y: torch.cat((x[:, :, :3] + 1, y[:, :, :3] * 2), -1), 1),
     "what a product makes": (lambda x, y: torch.cat((x @ y.mT, y @ x.mT)), 2),
 }
 
@@ -43,7 +43,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def collected(planner: Planner) -> object:
         names.extend(
             step.kernel.name for step in planner.steps
-            if step.kernel is not None and step.kernel.name in ("copy", "transpose")
+            if step.kernel is not None and step.kernel.name in ("copy", "transpose", "concatenate_rows")
         )
         return collect(planner)
 
@@ -83,10 +83,10 @@ LOOKED_UP: dict[str, Function] = {
     "a piece that others read": lambda x, i: torch.cat((z := x[i[0]], x[i[1]]), -1).sum() + (z @ z.mT).sum(),
 }
 LOOKED_UP_AND_COPIED: dict[str, tuple[Function, int]] = {
-    "narrow heads": (lambda x, i: torch.cat((x.view(40, 16, 4)[i[0]], x.view(40, 16, 4)[i[1]]), -1), 2),
+    "narrow heads": (lambda x, i: torch.cat((x.view(40, 16, 4)[i[0]], x.view(40, 16, 4)[i[1]]), -1), 1),
     "columns": (lambda x, i: torch.cat((x[:, i[0]], x[:, i[1]])), 0),
-    "columns side by side": (lambda x, i: torch.cat((x[:, i[0]], x[:, i[1]]), -1), 2),
-    "planes": (lambda x, i: torch.cat((nn.functional.embedding(i, x), nn.functional.embedding(i, x + 1)), 1), 2),
+    "columns side by side": (lambda x, i: torch.cat((x[:, i[0]], x[:, i[1]]), -1), 1),
+    "planes": (lambda x, i: torch.cat((nn.functional.embedding(i, x), nn.functional.embedding(i, x + 1)), 1), 1),
 }
 
 
@@ -101,6 +101,18 @@ def test_rows_that_do_not_fit_are_copied(name: str, copies: list[str]) -> None:
     function, count = LOOKED_UP_AND_COPIED[name]
     compiled_beside_float64(function, torch.randn(40, 64), torch.randint(0, 40, (2, 30)))
     assert len(copies) == count
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32], ids=str)
+def test_channels_of_images_that_lie_last_are_put_together_in_one_step(dtype: torch.dtype, copies: list[str]) -> None:
+    images = [
+        (torch.randn(2, channels, 6, 5) * 9).to(dtype).to(memory_format=torch.channels_last) for channels in (8, 3, 17)
+    ]
+    torch._dynamo.reset()
+    joined = torch.compile(lambda *given: torch.cat(given, 1), backend="ipu", fullgraph=True)(*images)
+    assert torch.equal(joined, torch.cat(images, 1))
+    assert joined.is_contiguous(memory_format=torch.channels_last)
+    assert copies == ["concatenate_rows"]
 
 
 @pytest.mark.parametrize("shape", [(0, 64), (40, 0)])

@@ -111,6 +111,23 @@ def test_few_rows_meet_dense_columns_as_they_lie(rows: int) -> None:
     assert kernels == ["bfloat_dots"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, BFLOAT], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (-1, 1)], ids=str)
+@pytest.mark.parametrize("rows", [8, 9, 77])
+def test_a_column_is_made_of_rows_as_they_lie(rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(rows)
+    kernels: list[str] = []
+    a, b = whole(rows, 70), whole(70, 1)
+    addend = torch.randint(-9, 9, [rows if size < 0 else size for size in shape]).float()
+    exact = 0.5 * (a.double() @ b.double()) + 2.0 * addend.double()
+    for threads in (1, 3):
+        made = multiplied(a, b, addend, dtype=dtype, threads=threads, alpha=0.5, beta=2.0, kernels=kernels)
+        assert torch.equal(made, exact.to(dtype))
+    there = torch.randint(-9, 9, (rows, 1)).float()
+    assert torch.equal(multiplied(a, b, onto=there.clone(), kernels=kernels).double(), there + a.double() @ b.double())
+    assert kernels == ["bfloat_dots"] * 3
+
+
 @pytest.mark.parametrize(("m", "dtype"), [(3, torch.float32), (3, BFLOAT), (17, torch.float32), (17, BFLOAT)])
 @pytest.mark.parametrize("shape", [(33,), (1, 33), (-1, 1), (-1, 33), (1,)])
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 1.0), (1.0, 2.0)])

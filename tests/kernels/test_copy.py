@@ -85,6 +85,37 @@ def test_copying_op_equals_eager(source: str) -> None:
     check("fill.Tensor", x, torch.tensor(2.0))
 
 
+def rows_by(planner: MiniPlanner, target: str, *args: object) -> None:
+    """Compare with eager, on several threads, and note the steps."""
+    check(target, *args)
+    run_op(f"aten.{target}", *args, planner=planner)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("widths", [(1, 1), (3, 5), (4, 8, 1), (16, 33), (32, 32), (7, 300, 64), (1100, 2)], ids=str)
+def test_pieces_of_the_same_rows_are_put_together_in_one_step(dtype: torch.dtype, widths: tuple[int, ...]) -> None:
+    planner = MiniPlanner()
+    pieces = [torch.randint(0, 100, (37, width)).to(dtype) for width in widths]
+    apart = [torch.randint(0, 100, (37, width + 3)).to(dtype)[:, 1 : width + 1] for width in widths]
+    rows_by(planner, "cat.default", pieces, 1)
+    rows_by(planner, "cat.default", apart, 1)
+    rows_by(planner, "cat.default", [piece.view(37, 1, -1) for piece in pieces], -1)
+    rows_by(planner, "roll.default", pieces[0].repeat(1, 3), [1], [1])
+    rows_by(planner, "stack.default", [pieces[0], apart[0]], 1)
+    rows_by(planner, "stack.default", [pieces[0], pieces[0], pieces[0]], -1)
+    assert planner.steps == ["concatenate_rows"] * 6
+
+
+def test_pieces_of_different_rows_are_copied_one_after_another() -> None:
+    planner = MiniPlanner()
+    rows_by(planner, "cat.default", [torch.randn(37, 5), torch.randn(3, 37).t()], 1)
+    rows_by(planner, "cat.default", [torch.randn(37, 5), torch.randn(37, 1).expand(-1, 4)], 1)
+    rows_by(planner, "cat.default", [torch.randn(7, 2)] * 33, 1)
+    rows_by(planner, "cat.default", [torch.randn(3, 9000)] * 2, 1)
+    rows_by(planner, "roll.default", torch.randn(4, 5, 6), [1, 2], [0, 2])
+    assert "concatenate_rows" not in planner.steps
+
+
 @pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
 def test_fills_and_ranges_equal_eager(dtype: torch.dtype) -> None:
     check("full.default", [3, 5], 1, dtype=dtype)

@@ -41,6 +41,27 @@ def test_rows_of_one_element_are_taken(dtype, index, outer, rows, count):
         assert torch.equal(found, wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+@pytest.mark.parametrize("width", [2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 49])
+def test_short_rows_are_taken(dtype, index, width):
+    table, ids = (normal(13, width) * 50).to(dtype), indices(13, 700).to(index)
+    wanted = aten.index_select(table, 0, ids)
+    for threads in (1, 2):
+        found, = run_record("aten.index_select.default", {"self": table, "index": ids}, {"dim": 0}, [wanted], threads)
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("width", [1, 4, 8])
+@pytest.mark.parametrize("wrong", [-1, 6, 2**40])
+def test_short_rows_that_are_not_there_stop_the_program(wrong, width):
+    ids = indices(6, 300)
+    ids[211] = wrong
+    operands = {"self": normal(6, width), "index": ids}
+    with pytest.raises(KernelTrap):
+        run_record("aten.index_select.default", operands, {"dim": 0}, [torch.empty(300, width)])
+
+
 @pytest.mark.parametrize("wrong", [-1, 6, 2**40])
 @pytest.mark.parametrize("place", [0, 7, 18])
 def test_rows_of_one_element_that_are_not_there_stop_the_program(wrong, place):

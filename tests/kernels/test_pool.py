@@ -138,3 +138,17 @@ def test_adaptive_average_pool_equals_torch(size: tuple[int, int]) -> None:
         [(tuple(x.shape), DType.FLOAT)],
     )
     torch.testing.assert_close(dx, torch.ops.aten._adaptive_avg_pool2d_backward(dy, x))
+
+
+@pytest.mark.parametrize("shape", [(8, 24), (7, 513), (5, 512), (1, 700), (40, 3)])
+@pytest.mark.parametrize("size", [(2, 3), (1, 7), (5, 1)])
+def test_adaptive_average_pools_of_planes_of_any_width_agree_with_float64(
+    shape: tuple[int, int], size: tuple[int, int],
+) -> None:
+    x = torch.randn(2, 2, *shape)
+    exact = torch.ops.aten._adaptive_avg_pool2d(x.double(), size)
+    (mine,) = run_op(
+        "aten._adaptive_avg_pool2d.default", {"self": x}, {"output_size": list(size)},
+        [(tuple(exact.shape), DType.FLOAT)], 2,
+    )
+    torch.testing.assert_close(mine.double(), exact, rtol=2e-7, atol=2e-7)

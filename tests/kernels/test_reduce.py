@@ -167,6 +167,25 @@ def test_float_sum_is_within_1e_6_of_float64_relative_to_the_magnitudes(shape: t
     assert ((columns.double() - x.double().sum(0)).abs() <= 1e-6 * x.double().abs().sum(0)).all()
 
 
+@pytest.mark.parametrize("rows", [2, 4, 31, 32, 33])
+@pytest.mark.parametrize("columns", [65, 700])
+def test_columns_of_a_few_rows_are_reduced(rows: int, columns: int) -> None:
+    torch.manual_seed(rows)
+    x = torch.randn(3, rows, columns)
+    x[0, 1, 5], x[2, rows - 1, columns - 1], x[1, 0, 64] = math.nan, math.nan, -math.inf
+    for target in ("amax.default", "amin.default"):
+        check(target, x, [1])
+        check(target, x.transpose(1, 2).contiguous().transpose(1, 2), [1])
+    for source in (x, x[1]):
+        dim = source.dim() - 2
+        for target in ("sum.dim_IntList", "mean.dim", "linalg_vector_norm.default"):
+            args = (2, [dim]) if "norm" in target else ([dim],)
+            exact = getattr(torch.ops.aten, target.split(".")[0])(source.double(), *args)
+            results = [run_op(f"aten.{target}", source, *args, threads=threads)[0][0] for threads in (1, 2)]
+            torch.testing.assert_close(results[0].double(), exact, rtol=0, atol=2e-5, equal_nan=True)
+            assert torch.equal(results[0].view(torch.int32), results[1].view(torch.int32))
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
 def test_integer_reductions_equal_eager(dtype: torch.dtype) -> None:
     torch.manual_seed(4)

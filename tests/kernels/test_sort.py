@@ -50,6 +50,18 @@ def test_the_few_best_of_long_rows_come_in_order_and_the_first_of_equals_first(
             assert torch.equal(places, x.sort(stable=True, dim=1, descending=largest).indices[:, :kept])
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32], ids=str)
+@pytest.mark.parametrize("inner", [1, 2, 3, 4, 5, 9])
+def test_the_few_best_of_rows_beside_each_other(inner: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(inner)
+    x = torch.randint(0, 40, (3, 130, inner)).to(dtype)
+    for kept in (1, 16):
+        same_bits("aten.topk.default", x, kept, 1, values_only=True)
+        for threads in (1, 2):
+            (_, places), _ = run_op("aten.topk.default", x, kept, 1, threads=threads)
+            assert torch.equal(places, x.sort(stable=True, dim=1, descending=True).indices[:, :kept])
+
+
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
 def test_scans_write_their_rows_alone(shape: tuple[int, ...], dim: int) -> None:
     torch.manual_seed(shape[0])

@@ -65,6 +65,17 @@ def test_halves_rounded_at_random_are_beside_their_value_wherever_they_lie(
     assert untouched(memory, written)
 
 
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("lying", LYING)
+def test_floats_are_written_where_they_lie_and_nowhere_else(lying: str, sizes: tuple[int, int]) -> None:
+    memory, x = torch.full((*sizes, 2), 7.0), torch.arange(sizes[0] * sizes[1]).view(sizes) * 3 + 8
+    written = LYING[lying](memory)
+    plan = MiniPlanner()
+    emit_cast(plan, plan.hold(written), plan.hold(x))
+    assert torch.equal(written, x.float())
+    assert untouched(memory, written)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.int32, torch.int8, torch.bool])
 @pytest.mark.parametrize("source", [torch.float32, torch.int64, torch.bool])
 @pytest.mark.parametrize("lying", LYING)

@@ -106,6 +106,29 @@ TI_KERNEL(copy) {
   return TI_OK;
 }
 
+/* What rows have of a piece: rows of a few bytes by their columns, as to go to one takes longer than what it holds. */
+static void FN(copy_piece)(char *dst, const char *src, int64_t dp, int64_t sp, int64_t rows, int64_t elements, int size) {
+  const int64_t bytes = elements * size;
+  if (bytes >= TI_LONG_ROW) for (int64_t r = 0; r < rows; r++) FN(copy_bytes)(dst + r * dp * size, src + r * sp * size, bytes);
+  else if (elements > 1 && bytes >= 8) FN(copy_rows)(dst, src, dp * size, sp * size, rows, bytes);
+  else for (int64_t j = 0; j < elements; j++) FN(copy_run)(dst + j * size, src + j * size, dp, sp, rows, size);
+}
+/* Some rows of all pieces, then the next ones: each line of the result is written while it is near. */
+TI_KERNEL(concatenate_rows) {
+  (void)scalars, (void)scratch;
+  const concatenate_rows_ints *const p = (const concatenate_rows_ints *)ints;
+  const int64_t size = p->element_bytes, at_once = ti_max(TI_PIECE_BLOCK / (p->row_elements * size), 1);
+  for (int64_t row = begin, rows; row < end; row += rows) {
+    rows = ti_min(at_once, end - row);
+    for (int64_t k = 0; k < p->num_pieces; k++) {
+      const piece_of_row *const piece = (const piece_of_row *)p->pieces + k;
+      FN(copy_piece)(args[0] + (row * p->row_elements + piece->first) * size, args[1 + k] + row * piece->apart * size,
+                     p->row_elements, piece->apart, rows, piece->elements, (int)size);
+    }
+  }
+  return TI_OK;
+}
+
 /* The copy of a row is that of its runs: paddings take whole rows, and turn or repeat a few elements at their ends. */
 #define TI_PAD_ROW(type) do { \
     type *d = (type *)dst; \

@@ -456,6 +456,7 @@ typedef struct {
   char *own[TI_MAX_SLOTS];          /* where a register's own memory is, whatever it shows */
   int filled_by[TI_MAX_SLOTS];      /* what has loaded a register with what each block begins with; -1 if nothing has */
   int64_t from[TI_MAX_SLOTS];       /* where a stretch of an operand begins; -1 where there is none as long as the piece */
+  FN(walked) walked[TI_MAX_SLOTS];  /* of each operand that may cut pieces, in the order of cut */
   FN(keys) keys[TI_MAX_SLOTS];      /* by the slot of the random words; made once for all blocks */
 } FN(chain_call);
 /* capacity: elements that registers hold */
@@ -492,7 +493,7 @@ static void FN(begin_chain)(FN(chain_call) *c, char *const *args, char *scratch,
       if (q->b != q->a) c->keys[q->b] = FN(keys_of)((const int64_t *)args[slots[q->b].argument]);
     }
     if (q->operation == TI_OP_x_load && slots[q->result].kind == TI_SLOT_KIND_REGISTER && FN(has_stretches)(slots + q->a))
-      c->cut[c->num_cut++] = (int)q->a;
+      c->walked[c->num_cut].start = -1, c->cut[c->num_cut++] = (int)q->a;
   }
   /* what nothing of lies in scratch may be done in longer pieces: to begin one takes as long as some vectors do */
   c->is_direct = 1;
@@ -503,7 +504,7 @@ static void FN(begin_chain)(FN(chain_call) *c, char *const *args, char *scratch,
  * What is not cut within groups is cut between them, where there is more than one; 1 for elements. */
 TI_INLINE long FN(cut_piece)(FN(chain_call) *c, int64_t start, long n, const int64_t group) {
   for (int j = 0; j < c->num_cut; j++) {
-    int64_t run = FN(stretch)(c->slots + c->cut[j], start, c->from + c->cut[j]);
+    int64_t run = FN(stretch)(c->slots + c->cut[j], c->walked + j, start, c->from + c->cut[j]);
     if (run >= n) continue;
     if (group > 1) run -= run % group;
     if (run >= TI_LEAST_STRETCH / 2) n = (long)run;
@@ -558,7 +559,9 @@ TI_KERNEL(chain) {
                   (int)p->num_instructions, block, block);
   const int64_t piece = c.is_direct ? TI_PIECE_BLOCKS * block : block;
   for (int64_t start = begin * block; start < stop;) {
-    const long n = FN(cut_piece)(&c, start, (long)ti_min(piece - start % piece, stop - start), 1);
+    /* what is cut where stretches end would leave the ends of blocks over */
+    const int64_t most = c.num_cut ? block : piece - start % piece;
+    const long n = FN(cut_piece)(&c, start, (long)ti_min(most, stop - start), 1);
     const int trap = FN(run_piece)(&c, start, n);
     if (trap) return trap;
     start += n;

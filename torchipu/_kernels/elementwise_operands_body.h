@@ -53,9 +53,23 @@ TI_INLINE uint16_t FN(to_bfloat)(uint32_t bits) {
   const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
 }
+/* Every other element of a run, as of parts of complex numbers; what lies between stays as it is. */
+static void FN(store_every_other)(float *dst, const float *in, long n) {
+  long i = 0;
+#if VL == 16
+  const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  for (; i + VL <= n; i += VL) {
+    const __m512 v = (__m512)FN(load)(in + i);
+    _mm512_mask_storeu_ps(dst + 2 * i, (__mmask16)0x5555, _mm512_permutexvar_ps(low, v));
+    _mm512_mask_storeu_ps(dst + 2 * i + VL, (__mmask16)0x5555, _mm512_permutexvar_ps(high, v));
+  }
+#endif
+  for (; i < n; i++) dst[2 * i] = in[i];
+}
 static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, long n) {
   if (dtype == TI_FLOAT) {
     const float *in = (const float *)s;
+    if (stride == 2) { FN(store_every_other)((float *)dst, in, n); return; }
     TI_STORE_LOOP(float)
   } else if (dtype == TI_HALF) {
     const float *in = (const float *)s;
@@ -91,7 +105,7 @@ static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF || dty
 
 #ifndef TORCHIPU_SHORT_RUNS
 #define TORCHIPU_SHORT_RUNS
-enum { TI_SHORT_RUN = 512, TI_SHORT_RUN_OF_OTHERS = 24, TI_LEAST_STRETCH = 128 };
+enum { TI_SHORT_RUN = 512, TI_SHORT_RUN_OF_OTHERS = 24, TI_LEAST_STRETCH = 256 };
 #endif
 /* Loads short runs, all of the same length: to go to one by itself takes longer than what it holds. */
 TI_INLINE void FN(load_short_as)(float *d, const float *s, int64_t apart, int64_t stride, long runs, const int64_t length) {
@@ -154,16 +168,36 @@ static void FN(load_short_runs)(char *d, const char *s, int dtype, int64_t apart
 }
 /* Whether elements of an operand are in a register what they are in memory. */
 TI_INLINE int FN(is_as_stored)(int dtype) { return dtype != TI_HALF && FN(host_bytes)(dtype) == FN(register_bytes)(dtype); }
+/* How far a walk through an operand is: the number of the element, and its place. Pieces follow one another, and to divide
+ * for each takes longer than what a short one holds. */
+typedef struct {
+  int64_t start, column, row, index[TI_MAX_DIMS];  /* start: -1 before the first */
+} FN(walked);
 /* How many elements from number start on lie side by side, or are one and the same; *from is where. */
-TI_INLINE int64_t FN(stretch)(const chain_slot *slot, int64_t start, int64_t *from) {
+TI_INLINE int64_t FN(stretch)(const chain_slot *slot, FN(walked) *at, int64_t start, int64_t *from) {
   const int last = (int)slot->num_dims - 1;
-  int64_t rest = start / slot->shape[last], column = start % slot->shape[last];
-  *from = column * slot->strides[last];
-  for (int i = last - 1; i >= 0; i--) {
-    *from += rest % slot->shape[i] * slot->strides[i];
-    rest /= slot->shape[i];
+  const int64_t length = slot->shape[last], ahead = start - at->start;
+  if (at->start >= 0 && ahead >= 0 && ahead <= 8 * length) {
+    for (at->column += ahead; at->column >= length; at->column -= length)
+      for (int i = last - 1; i >= 0; i--) {
+        at->row += slot->strides[i];
+        if (++at->index[i] < slot->shape[i]) break;
+        at->row -= slot->shape[i] * slot->strides[i];
+        at->index[i] = 0;
+      }
+  } else {
+    int64_t rest = start / length;
+    at->column = start % length;
+    at->row = 0;
+    for (int i = last - 1; i >= 0; i--) {
+      at->index[i] = rest % slot->shape[i];
+      at->row += at->index[i] * slot->strides[i];
+      rest /= slot->shape[i];
+    }
   }
-  return slot->shape[last] - column;
+  at->start = start;
+  *from = at->row + at->column * slot->strides[last];
+  return length - at->column;
 }
 /* Whether each block of so many elements holds the same of an operand. */
 TI_INLINE int FN(repeats_in)(const chain_slot *slot, int64_t block) {

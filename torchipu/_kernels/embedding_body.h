@@ -78,6 +78,11 @@ TI_KERNEL(take_rows) {
     case 2: return TI_TAKE(2);
     case 4: return TI_TAKE(4);
     case 8: return TI_TAKE(8);
+    case 12: return TI_TAKE(12);
+    case 16: return TI_TAKE(16);
+    case 24: return TI_TAKE(24);
+    case 32: return TI_TAKE(32);
+    case 48: return TI_TAKE(48);
     default: break;
   }
 #undef TI_TAKE
@@ -358,6 +363,49 @@ TI_KERNEL(flatten_index) {
   return TI_OK;
 }
 
+/* Some vectors of the sums of a bag, the last of `lanes` lanes; in the order of sum_row, but in registers. */
+TI_INLINE void FN(sum_of_bag)(float *out, const bag_rows_ints *p, const char *table, const char *index, const float *weights,
+                              int64_t first, int64_t last, const int vectors, int64_t lanes, float by_size) {
+  VF sum[8];
+#pragma GCC unroll 8
+  for (int v = 0; v < vectors; v++) sum[v] = FN(set)(0.f);
+  for (int64_t j = first; j < last; j++) {
+    const int64_t k = FN(index_at)(index, p->index_bytes, j);
+    if (k == p->padding) continue;
+    const float *const row = (const float *)table + k * p->width;
+    const VF by = FN(set)(weights ? weights[j] : 1.f);
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) sum[v] = FN(fma)(by, FN(load_most)(row + v * VL, v + 1 < vectors ? VL : lanes), sum[v]);
+  }
+  const VF divisor = FN(set)(by_size);
+#pragma GCC unroll 8
+  for (int v = 0; v < vectors; v++) {
+    if (by_size > 1.f) sum[v] /= divisor;
+    FN(store_most)(out + v * VL, sum[v], v + 1 < vectors ? VL : lanes);
+  }
+}
+/* A bag of floats whose indices are there: returns how many rows it has, padding apart; -1 where one is not there. */
+static int64_t FN(sum_bag)(float *out, const bag_rows_ints *p, char *const *args, int64_t first, int64_t last) {
+  const int64_t rows = p->rows, width = p->width, bytes = p->index_bytes;
+  const char *const table = args[3], *const index = args[4];
+  const float *const weights = p->has_weights ? (const float *)args[6] : NULL;
+  int64_t wrong = 0, size = 0;
+  for (int64_t j = first; j < last; j++) {
+    const int64_t k = FN(index_at)(index, bytes, j);
+    wrong |= k | (int64_t)((uint64_t)rows - 1 - (uint64_t)k);
+    size += k != p->padding;
+    FN(fetch_row)(table, k, rows, width * (int64_t)sizeof(float));
+  }
+  if (wrong < 0) return -1;
+  const float by_size = p->mode == TI_BAG_MODE_MEAN ? (float)size : 1.f;
+#define TI_SUM_OF_BAG(vectors, lanes) FN(sum_of_bag)(out + i, p, table + i * sizeof(float), index, weights, first, last, vectors, lanes, by_size)
+  int64_t i = 0;
+  for (; i + 8 * VL <= width; i += 8 * VL) TI_SUM_OF_BAG(8, VL);
+  for (; i + 4 * VL <= width; i += 4 * VL) TI_SUM_OF_BAG(4, VL);
+  for (; i < width; i += VL) TI_SUM_OF_BAG(1, ti_min(VL, width - i));
+#undef TI_SUM_OF_BAG
+  return size;
+}
 TI_KERNEL(bag_rows) {
   const bag_rows_ints *const p = (const bag_rows_ints *)ints;
   const int64_t rows = p->rows, width = p->width, n = p->length, bags = p->bags, mode = p->mode, bytes = p->index_bytes;
@@ -368,6 +416,12 @@ TI_KERNEL(bag_rows) {
     const int64_t first = FN(index_at)(args[5], bytes, bag);
     const int64_t last = bag + 1 < bags ? FN(index_at)(args[5], bytes, bag + 1) : n;
     if (first < 0 || last < first || last > n) return TI_TRAP_INDEX;
+    if (mode != TI_BAG_MODE_MAXIMUM && !p->stored) {
+      size = FN(sum_bag)(out, p, args, first, last);
+      if (size < 0) return TI_TRAP_INDEX;
+      ((int64_t *)args[1])[bag] = size;
+      continue;
+    }
     memset(out, 0, (size_t)width * sizeof(float));
     if (mode == TI_BAG_MODE_MAXIMUM) for (int64_t i = 0; i < width; i++) winner[i] = 0;
     for (int64_t j = first; j < last; j++) {

@@ -158,6 +158,48 @@ TI_INLINE void FN(columns_block)(
     else FN(store_part)(out + j * VL, r, width - j * VL);
   }
 }
+/* Columns of a few rows each: to begin and end a panel would take longer than what it holds. In the order of columns_block. */
+TI_INLINE void FN(few_of_column)(
+    float *out, const float *x, int64_t stride, int64_t rows, const int vectors, int64_t lanes, const int mode, double scale, int root) {
+  const VF start = FN(set)((float)FN(neutral)(mode));
+  VF a[4];
+#pragma GCC unroll 4
+  for (int j = 0; j < vectors; j++) a[j] = start;
+  for (int64_t r = 0; r < rows; r++, x += stride)
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; j++)
+      a[j] = FN(combine)(a[j], vectors == 1 && lanes < VL ? FN(load_part)(x, lanes) : FN(load)(x + j * VL), mode);
+#pragma GCC unroll 4
+  for (int j = 0; j < vectors; j++) {
+    VF made = FN(combine)(start, a[j], FN(joining)(mode)) * (float)scale;
+    if (root) made = FN(sqrt)(made);
+    FN(store_most)(out + j * VL, made, vectors == 1 ? lanes : VL);
+  }
+}
+TI_INLINE void FN(few_columns_as)(
+    float *out, const float *x, int64_t stride, int64_t rows, int64_t width, const int mode, double scale, int root) {
+  int64_t j = 0;
+  for (; j + 4 * VL <= width; j += 4 * VL) FN(few_of_column)(out + j, x + j, stride, rows, 4, VL, mode, scale, root);
+  for (; j < width; j += VL) FN(few_of_column)(out + j, x + j, stride, rows, 1, ti_min(VL, width - j), mode, scale, root);
+}
+/* All items that lie beside each other together. */
+static void FN(few_columns)(float *out, const float *x, const reduce_ints *p, int64_t begin, int64_t end, double scale) {
+  const int64_t columns = p->columns, panels = ti_ceil(columns, TI_REDUCE_PANEL), stride = p->reduced.strides[0];
+  int64_t index[TI_REDUCE_DIMS];
+  for (int64_t item = begin, some; item < end; item += some) {
+    const int64_t k = item / panels, first = item % panels * TI_REDUCE_PANEL;
+    some = ti_min(panels - item % panels, end - item);
+    const int64_t width = ti_min(some * TI_REDUCE_PANEL, columns - first);
+    float *const to = out + k * columns + first;
+    const float *const from = x + FN(offset_of)(k, &p->kept, index) + first;
+#define TI_CASE(m) case TI_FOLDING_##m: FN(few_columns_as)(to, from, stride, p->total, width, TI_FOLDING_##m, scale, (int)p->root); break;
+    switch (p->folding) {
+      TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
+      default: FN(few_columns_as)(to, from, stride, p->total, width, TI_FOLDING_LARGEST_MAGNITUDE, scale, (int)p->root);
+    }
+#undef TI_CASE
+  }
+}
 TI_KERNEL(reduce_columns) {
   (void)scratch;
   const reduce_ints *const p = (const reduce_ints *)ints;
@@ -168,6 +210,10 @@ TI_KERNEL(reduce_columns) {
   int64_t index[TI_REDUCE_DIMS], rows = 1;
   for (int64_t i = 0; i < p->kept.dims; i++) rows *= p->kept.shape[i];
   const int is_whole = chunks * panels == 1;
+  if (!is_whole && chunks == 1 && p->reduced.dims == 1 && total <= 32 && !p->is_half) {
+    FN(few_columns)((float *)args[0], (const float *)args[1], p, begin, end, scale);
+    return TI_OK;
+  }
   int64_t place = is_whole ? FN(offset_of)(begin, &p->kept, index) : 0;
   for (int64_t item = begin; item < end; item++) {
     int64_t c = 0, panel = 0, k = item;

@@ -64,6 +64,12 @@ TI_KERNEL(scan) {
     if (shape->is_long) {
       const int64_t *x = (const int64_t *)args[1] + base;
       int64_t *y = (int64_t *)args[0] + base;
+      if (inner == 1) {  /* in a register: a total in memory would be waited for at each place */
+        uint64_t so_far = mode == TI_SCANNING_PRODUCT;
+        if (mode == TI_SCANNING_PRODUCT) for (int64_t i = 0; i < length; i++) y[i * step] = (int64_t)(so_far *= (uint64_t)x[i * step]);
+        else for (int64_t i = 0; i < length; i++) y[i * step] = (int64_t)(so_far += (uint64_t)x[i * step]);
+        continue;
+      }
       uint64_t total[TI_SCAN_BLOCK];
       for (int64_t j = 0; j < width; j++) total[j] = mode == TI_SCANNING_PRODUCT;
       for (int64_t i = 0; i < length; i++, x += step, y += step)

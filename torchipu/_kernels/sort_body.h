@@ -154,23 +154,47 @@ static void FN(few_smallest_whole)(ti_entry *e, const int64_t *x, int64_t n, int
 #undef TI_KEY
 }
 
+#define TI_DENSE_ROWS(type, name) \
+  static void FN(dense_rows_##name)(type *to, const type *x, int64_t n, int64_t inner, int64_t rows) { \
+    if (rows == (int64_t)(sizeof(ti_entry) / sizeof(type))) \
+      for (int64_t i = 0; i < n; i++) \
+        for (int64_t r = 0; r < (int64_t)(sizeof(ti_entry) / sizeof(type)); r++) to[r * n + i] = x[i * inner + r]; \
+    else \
+      for (int64_t i = 0; i < n; i++) \
+        for (int64_t r = 0; r < rows; r++) to[r * n + i] = x[i * inner + r]; \
+  }
+TI_DENSE_ROWS(float, float)
+TI_DENSE_ROWS(int64_t, long)
+#undef TI_DENSE_ROWS
 TI_KERNEL(sort) {
   (void)scalars;
   const sort_ints *const shape = (const sort_ints *)ints;
   const int64_t n = shape->length, inner = shape->inner, k = shape->kept;
   const int is_long = (int)shape->is_long;
   ti_entry *e = scratch, *spare = e + n;
-  for (int64_t item = begin; item < end; item++) {
+  const int is_few = k > 0 && k <= TI_SORT_FEW && k * TI_SORT_FEW_OF <= n;
+  const int64_t size = is_long ? 8 : 4, at_once = sizeof(ti_entry) / size;
+  for (int64_t item = begin, rows; item < end; item += rows) {
     const int64_t outer = item / inner, position = item % inner;
-    const char *x = args[2] + (outer * n * inner + position) * (is_long ? 8 : 4);
-    if (inner == 1 && k > 0 && k <= TI_SORT_FEW && k * TI_SORT_FEW_OF <= n) {
-      if (is_long) FN(few_smallest_whole)(e, (const int64_t *)x, n, k, (int)shape->descending);
-      else FN(few_smallest)(e, (const float *)x, n, k, (int)shape->descending);
-    } else {
-      FN(load_entries)(e, x, n, inner, is_long, (int)shape->descending);
-      FN(sort_smallest)(e, spare, n, k);
+    const char *const x = args[2] + (outer * n * inner + position) * size;
+    rows = is_few && inner > 1 ? ti_min(ti_min(at_once, inner - position), end - item) : 1;
+    const char *dense = x;
+    if (is_few && inner > 1) {
+      /* rows that lie beside each other are brought into dense ones together: each line of them has some of all */
+      dense = (const char *)spare;
+      if (is_long) FN(dense_rows_long)((int64_t *)spare, (const int64_t *)x, n, inner, rows);
+      else FN(dense_rows_float)((float *)spare, (const float *)x, n, inner, rows);
     }
-    for (int64_t i = 0; i < k; i++) FN(put_entry)(args, (outer * k + i) * inner + position, x, inner, e[i].at, is_long);
+    for (int64_t r = 0; r < rows; r++, dense += n * size) {
+      if (is_few && is_long) FN(few_smallest_whole)(e, (const int64_t *)dense, n, k, (int)shape->descending);
+      else if (is_few) FN(few_smallest)(e, (const float *)dense, n, k, (int)shape->descending);
+      else {
+        FN(load_entries)(e, x, n, inner, is_long, (int)shape->descending);
+        FN(sort_smallest)(e, spare, n, k);
+      }
+      const int64_t to = outer * k * inner + position + r;
+      for (int64_t i = 0; i < k; i++) FN(put_entry)(args, to + i * inner, x + r * size, inner, e[i].at, is_long);
+    }
   }
   return TI_OK;
 }

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torchipu._kernels.table.copy import COPY, FILL, TRANSPOSE
+from torchipu._kernels.table.copy import CONCATENATE_ROWS, COPY, FILL, TRANSPOSE
 from torchipu._kernels.table.elementwise import CHAIN
 from torchipu._kernels.table.reduce import REDUCE_COLUMNS, REDUCE_ROWS
 from torchipu.host.steps import Step
 from torchipu.host.storage import Allocation, Place
 from torchipu.optable.host_tensor import HostTensor
 
-_NEVER_REFUSING = frozenset([COPY, FILL, TRANSPOSE, REDUCE_ROWS, REDUCE_COLUMNS])
+_NEVER_REFUSING = frozenset([CONCATENATE_ROWS, COPY, FILL, TRANSPOSE, REDUCE_ROWS, REDUCE_COLUMNS])
 
 
 def write_inputs(

@@ -15,7 +15,7 @@ from torchipu._kernels.table.copy import (
 )
 from torchipu.device.compute_sets import copy_vertices, fill_vertices, no_vertices
 from torchipu.device.tilings.fills import filled, numbered
-from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
+from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill, emit_pieces
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import has_dim, shaped_as
@@ -277,10 +277,13 @@ def concatenate(pieces_of: Pieces) -> Emitter:
         result = op.outputs[0]
         is_alike = held is not None and len(held.shape) == len(result.shape)
         out = plan.output_as_held(result, held) if held is not None and is_alike else plan.output(result)
-        for piece, place in pieces_of(op, out):
-            held = plan.value(piece, contiguous=False)
-            if held != place:
-                emit_copy(plan, place, held)
+        placed = [(place, plan.value(piece, contiguous=False)) for piece, place in pieces_of(op, out)]
+        elsewhere = [(place, held) for place, held in placed if held != place]
+        if len(elsewhere) == len(placed):
+            emit_pieces(plan, out, elsewhere)
+            return
+        for place, held in elsewhere:
+            emit_copy(plan, place, held)
     return emit
 
 
@@ -373,13 +376,15 @@ def roll(op: Op, plan: HostPlanner) -> None:
         [(dim, 0, shift, held.shape[dim] - shift), *([(dim, held.shape[dim] - shift, 0, shift)] if shift else [])]
         for dim, shift in total.items()
     ]
+    moved = []
     for pieces in itertools.product(*choices):
         shape, read, written = list(held.shape), 0, 0
         for dim, first, target, length in pieces:
             shape[dim] = length
             read += first * held.strides[dim]
             written += target * out.strides[dim]
-        emit_copy(plan, _view(out, shape, out.strides, written), _view(held, shape, held.strides, read))
+        moved.append((_view(out, shape, out.strides, written), _view(held, shape, held.strides, read)))
+    emit_pieces(plan, out, moved)
 
 
 def full(name: str | None, constant: float = 0) -> Callable[[Op, HostPlanner], None]:

@@ -37,6 +37,48 @@ TRANSPOSE = Kernel(
 )
 
 
+class PieceOfRow(NamedTuple):
+    """What rows have of a piece.
+
+    Attributes:
+        first: The first element of a row that is the piece's.
+        elements: Of each row, at least one.
+        apart: Elements from what a row has of the piece to what the next one has.
+    """
+
+    first: int
+    elements: int
+    apart: int
+
+
+class ConcatenateRowsInts(NamedTuple):
+    """Integers of ``concatenate_rows``.
+
+    Attributes:
+        element_bytes: Size of an element.
+        row_elements: From a row of the result to the next.
+        num_pieces: At most MAX_PIECES.
+        pieces: Each that is copied.
+    """
+
+    element_bytes: int
+    row_elements: int
+    num_pieces: int
+    pieces: tuple[PieceOfRow, ...]
+
+
+MAX_PIECES = 32
+PIECE_BLOCK = 2048
+"""Bytes of rows that are put together of all pieces before the next rows are."""
+CONCATENATE_ROWS = Kernel(
+    "concatenate_rows",
+    {"rows": "[rows, row_elements], of which pieces are written", "pieces*": "of each what the first row has of it"},
+    ConcatenateRowsInts,
+    Nothing,
+    items="rows",
+)
+
+
 class PadRowsInts(NamedTuple):
     """Integers of ``pad_rows``.
 

@@ -20,10 +20,10 @@ from torchipu._kernels.table.gemm import PANEL
 from torchipu._kernels.table.matmul import MatmulScalars
 from torchipu.host.emit.items import LEAST_CHUNK_MACS, grain_for
 from torchipu.host.emit.packing import APART_IN_ONE_SET, rows_apart
-from torchipu.host.emit.products import broadcast_strides, cut, samples_of
+from torchipu.host.emit.products import broadcast_strides, cut, samples_of, transposed
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.marks import BFLOATS
 from torchipu.optable.planner import HostPlanner
 
@@ -74,6 +74,13 @@ def emit_bfloat_product(
     assert right_strides is not None
     left_batch, right_batch = (held.strides[0] if len(held.shape) == 3 else 0 for held in (left, right))
     addend_batch, addend_row, addend_column = (0, 0, 0) if addend is None else broadcast_strides(addend, out)
+    is_column = columns == 1 and rows >= LEAST_DOT_COLUMNS and inner <= MOST_DOT_SUMMANDS
+    if is_column and left_strides[1] == 1 and right_strides[0] == 1:
+        # A column, as of a layer with one feature: the transposed product has the same elements in the same order.
+        turned = None if addend is None else transposed(broadcast(addend, out.shape))
+        emit_bfloat_product(plan, transposed(out), transposed(right), transposed(left), turned, alpha, beta, adds=adds,
+                            activation=activation)
+        return
     is_few = rows <= MOST_DOT_ROWS and columns >= LEAST_DOT_COLUMNS and inner <= MOST_DOT_SUMMANDS
     if is_few and left_strides[1] == 1 and right_strides[0] == 1 and right_strides[1] > 1:
         items = batch * -(-columns // DOT_BLOCK)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 
 from torchipu._kernels.table.convert import CONVERT, Conversion, ConvertInts
 from torchipu._kernels.table.copy import (
+    CONCATENATE_ROWS,
     COPY,
     FILL,
     LEAST_PANEL,
     MAX_COPY_DIMS,
+    MAX_PIECES,
     PANEL_BYTES,
     TRANSPOSE,
+    ConcatenateRowsInts,
     CopyInts,
     FillInts,
+    PieceOfRow,
 )
 from torchipu.errors import VerifyError
 from torchipu.ir.types import DType
@@ -24,6 +29,7 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.samples import Samples
 
 COPY_SHARE = 16384  # elements of one thread's share
+LONGEST_ROW_BYTES = 1 << 16  # put together of pieces; of longer ones each piece is copied by itself
 CONVERT_SHARE = 4096  # floats that stay in a first-level cache for the step that reads them
 PACKINGS = {
     DType.FLOAT: "<f", DType.LONG: "<q", DType.INT: "<i", DType.SHORT: "<h", DType.CHAR: "<b",
@@ -77,6 +83,49 @@ def emit_copy(
     panels = -(-rows // panel)
     grain = max(1, COPY_SHARE // (panel * columns))
     plan.step(TRANSPOSE, [dst], [src], ints=ints, items=dst.num_elements // (rows * columns) * panels, grain=grain)
+
+
+def emit_pieces(plan: HostPlanner, dst: HostTensor, pieces: Sequence[tuple[HostTensor, HostTensor]]) -> None:
+    """Emit copies to several places of one result: in one step, row by row, where all are pieces of the same rows.
+
+    Copied one after another, each piece would bring all lines of the result that it has a part of.
+
+    Args:
+        plan: Receives the steps.
+        dst: The result.
+        pieces: ``(place, source)`` of each; places are views of the result that do not overlap.
+    """
+    rows = [_rows_of(dst, place, held) for place, held in pieces]
+    shapes = {None if row is None else row[:2] for row in rows}
+    if not (2 <= len(pieces) <= MAX_PIECES and len(shapes) == 1 and None not in shapes):
+        for place, held in pieces:
+            emit_copy(plan, place, held)
+        return
+    placed = [row[2] for row in rows if row is not None]
+    count, row_elements = next(shape for shape in shapes if shape is not None)
+    size = dst.dtype.host_bytes
+    ints = ConcatenateRowsInts(size, row_elements, len(placed), tuple(placed))
+    sources = [held for _, held in pieces]
+    samples = Samples(count, tuple(each * size for each in (row_elements, *(piece.apart for piece in placed))))
+    plan.step(CONCATENATE_ROWS, [dst], sources, ints=ints, items=count, grain=max(1, COPY_SHARE // row_elements),
+              samples=samples)
+
+
+def _rows_of(dst: HostTensor, place: HostTensor, held: HostTensor) -> tuple[int, int, PieceOfRow] | None:
+    """Return how many rows have some of a piece, how far they lie apart, and the piece; None where rows have none."""
+    if held.dtype is not place.dtype or place.num_elements == 0 or not dst.is_dense:
+        return None
+    along = place.order
+    place, held = place.permuted(along), held.permuted(along)
+    shape, (to, source) = collapse(place.shape, place.strides, held.strides)
+    if len(shape) == 1 and to[0] != 1:
+        shape, to, source = (*shape, 1), (*to, 1), (*source, 1)
+    if len(shape) != 2 or to[1] != 1 or source[1] != 1 or to[0] * place.dtype.host_bytes > LONGEST_ROW_BYTES:
+        return None
+    first = place.offset - dst.offset
+    if source[0] < shape[1] or first + shape[1] > to[0] or shape[0] * to[0] != dst.num_elements:
+        return None
+    return shape[0], to[0], PieceOfRow(first, shape[1], source[0])
 
 
 def _emit_converted(plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rounding) -> None:

@@ -29,7 +29,7 @@ from torchipu.host.emit.packing import (
     right_panels,
     rows_apart,
 )
-from torchipu.host.emit.products import broadcast_strides, cut, samples_of
+from torchipu.host.emit.products import broadcast_strides, cut, samples_of, transposed
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
@@ -113,10 +113,10 @@ def emit_product(
         _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
         return
     is_column = columns == 1 and left.dtype is DType.FLOAT and inner <= MOST_COLUMN_SUMMANDS
-    if is_column and _is_few_dots(_transposed(right), _transposed(left)):
+    if is_column and _is_few_dots(transposed(right), transposed(left)):
         # A column, as of a layer with one feature. Where activated its addend is one value, for a row as for a column.
-        turned = None if addend is None else _transposed(broadcast(addend, out.shape))
-        _emit_dots(plan, _transposed(out), _transposed(right), _transposed(left), turned, alpha, beta, adds=adds,
+        turned = None if addend is None else transposed(broadcast(addend, out.shape))
+        _emit_dots(plan, transposed(out), transposed(right), transposed(left), turned, alpha, beta, adds=adds,
                    activation=activation, has_weights_right=False)
         return
     if not adds and _turns(left, right, addend, alpha, beta):
@@ -230,13 +230,6 @@ def _is_few_dots(left: HostTensor, right: HostTensor) -> bool:
     return left_strides[1] == 1 and right_strides[0] == 1 and right_strides[1] > 1
 
 
-def _transposed(held: HostTensor) -> HostTensor:
-    """Show a matrix, or each of a batch, with rows for columns."""
-    *batch, rows, columns = held.shape
-    *apart, row, column = held.strides
-    return HostTensor(held.buffer, held.offset, (*batch, columns, rows), (*apart, column, row), held.dtype)
-
-
 def _emit_dots(
     plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None,
     alpha: float, beta: float, *, adds: bool, activation: Activation, has_weights_right: bool = True,
@@ -313,7 +306,7 @@ def _emit_turned(
     rows, columns, inner = right.shape[1], left.shape[0], left.shape[1]
     strides = rows_apart(right)
     assert strides is not None
-    turned, layout = right_operand(plan, _transposed(left), rows, columns, inner)
+    turned, layout = right_operand(plan, transposed(left), rows, columns, inner)
     row_block, column_block = cut(1, rows, columns, *BLOCK)
     items = -(-rows // row_block) * -(-columns // column_block)
     plan.step(

@@ -45,6 +45,13 @@ def cut(
     return row_block, column_block
 
 
+def transposed(held: HostTensor) -> HostTensor:
+    """Show a matrix, or each of a batch, with rows for columns."""
+    *batch, rows, columns = held.shape
+    *apart, row, column = held.strides
+    return HostTensor(held.buffer, held.offset, (*batch, columns, rows), (*apart, column, row), held.dtype)
+
+
 def broadcast_strides(addend: HostTensor, out: HostTensor) -> tuple[int, int, int]:
     """Strides (batch, row, column) of the addend over the output; 0 where it is broadcast."""
     shape = (1,) * (3 - len(addend.shape)) + addend.shape
