@@ -57,7 +57,7 @@ def expected_of(
 
 def edge_of(
     graph: Graph, expected: Sequence[Expected], stored_over: Mapping[int, int], bfloats: frozenset[Tensor], *,
-    has_sizes: bool, is_observed: bool,
+    has_sizes: bool, is_observed: bool, are_gradients: bool,
 ) -> Edge:
     """Return what torch expects of a graph as a plan takes it.
 
@@ -68,6 +68,7 @@ def edge_of(
         bfloats: Inputs that come as bfloat16.
         has_sizes: Whether its plans are made for many sizes: these know of floats alone, and show what they can.
         is_observed: Whether every result is looked at, as floats.
+        are_gradients: Whether they are a backward's, of which none may share memory with another one.
     """
     strides: dict[int, tuple[int, ...]] = {}
     plain: set[int] = set()
@@ -83,6 +84,7 @@ def edge_of(
     return Edge(
         strides, saved, frozenset(plain), in_blocks=saved if converts else frozenset(),
         copied=frozenset() if has_sizes else frozenset(copied),
+        apart=frozenset(copied) if are_gradients and not has_sizes else frozenset(),
         written=stored_over, bfloat_inputs=bfloats if converts else frozenset(),
         bfloat_outputs=_bfloats_made(expected) if converts else frozenset(),
     )

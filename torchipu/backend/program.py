@@ -210,7 +210,10 @@ class Program:
         expected = expected_of(imported, layouts, kinds, num_results, recipe.written)
         over = {} if stays else stored_over(imported, graph, recipe.written, shown)
         is_observed = options.floating_point_exceptions or options.statistics
-        self.edge = edge_of(graph, expected, over, bfloats, has_sizes=sized is not None, is_observed=is_observed)
+        self.edge = edge_of(
+            graph, expected, over, bfloats, has_sizes=sized is not None, is_observed=is_observed,
+            are_gradients=recipe.leg is Leg.BACKWARD,
+        )
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads or threads_of_torch(),
             seed=options.seed, frozen=frozen, traps=options.floating_point_exceptions, counts=options.statistics,

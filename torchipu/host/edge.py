@@ -28,7 +28,8 @@ class Edge:
         plain: Numbers of outputs that the caller would copy where they do not lie row-major.
         shows: Whether an output may be shown where an input or another output lies, and steps that call torch may have
             inputs and results where the caller has them.
-        copied: Numbers of outputs that the caller would copy where they are shown in an input, or in one of these.
+        copied: Numbers of outputs that the caller would copy where they are shown in an input.
+        apart: Numbers of outputs that the caller would copy where they are shown in one another.
         written: By number of an output that of the input that the caller writes it over, which overlaps no other one:
             it is that very tensor where it was stored there already.
         in_blocks: Numbers of outputs that may lie with their channels in blocks, as `with_lanes_third` shows them.
@@ -41,6 +42,7 @@ class Edge:
     plain: frozenset[int] = frozenset()
     shows: bool = True
     copied: frozenset[int] = frozenset()
+    apart: frozenset[int] = frozenset()
     written: Mapping[int, int] = field(default_factory=dict)
     in_blocks: frozenset[int] = frozenset()
     bfloat_inputs: frozenset[Tensor] = frozenset()
@@ -120,8 +122,10 @@ class Outputs:
 
     def _is_shown(self, number: int, held: HostTensor, allocation: Allocation) -> bool:
         """Whether an output is shown where an input or another one lies."""
-        place, copied = allocation.place, self.edge.copied
-        if number in copied and (place is Place.INPUT or (place is Place.OUTPUT and allocation.index in copied)):
+        place, edge = allocation.place, self.edge
+        if place is Place.INPUT and number in edge.copied:
+            return False
+        if place is Place.OUTPUT and edge.apart.issuperset((number, allocation.index)):
             return False
         is_plain = held.is_contiguous or self.graph.outputs[number] not in self._plain
         return self.may_show and is_plain and place in (Place.INPUT, Place.OUTPUT)
