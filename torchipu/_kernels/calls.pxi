@@ -15,7 +15,7 @@ cdef class Call:
         ranges: First step and the step after the last one of prologue, body and update.
         threads: Host threads.
         torch: The module.
-        empty: Returns tensors of ``rooms``, given these.
+        empty: Returns tensors of ``rooms``.
         lock: Held while the plan's buffers are bound and used.
         arena: Has ``memory``, shared with other plans; None where the plan has its own.
         arena_buffer: Its buffer.
@@ -146,7 +146,7 @@ cdef class Call:
                 if not address and tensor.numel():
                     raise without_memory(f"of shape {list(tensor.shape)}")
                 addresses[i] = address
-            made = self.empty(self.rooms)
+            made = self.empty()
             borrow = loops.threads > 1 and self.threads == self.torch.get_num_threads()
             if getattr(_RUNNING, "active", False):
                 return None  # which is refused, in the words of others

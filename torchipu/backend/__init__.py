@@ -29,6 +29,7 @@ from torchipu.capture.fx_import import Given
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.held_signals import signals_held
 from torchipu.capture.joint_graph import partition
+from torchipu.capture.saved_in_blocks import without_reads
 from torchipu.capture.whole_ops import whole
 from torchipu.errors import IpuError, OptionsError, nearest
 from torchipu.ir.garbage import seldom_collected
@@ -158,6 +159,7 @@ class _Doors:
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a backward."""
+        without_reads(gm)
         for node in placeholders(gm):
             if node.name not in self.roles:
                 self.roles[node.name] = Role.GRADIENT if node.name.startswith("tangents") else Role.ACTIVATION

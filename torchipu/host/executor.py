@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -53,13 +52,6 @@ def threads_of_torch() -> int:
     Dynamo compiles anew once ``torch.set_num_threads`` has been called. The share that a launcher gives comes first.
     """
     return default_threads() if os.environ.get(HOST_THREADS) else min(default_threads(), torch.get_num_threads())
-
-
-def may_be_traced_again() -> bool:
-    """Return whether compiled autograd is on, which traces a backward by the shapes of what is saved for it."""
-    running, settings = (sys.modules.get(f"torch._dynamo.{name}") for name in ("compiled_autograd", "config"))
-    is_on = getattr(running, "compiled_autograd_enabled", False)  # Dynamo takes a second to import: others do
-    return bool(is_on or getattr(settings, "compiled_autograd", False))
 
 
 class GraphExecutor:
@@ -200,8 +192,6 @@ class GraphExecutor:
         observation = Observation(traps=self.traps, counts=self.counts)
         with seldom_collected():
             graph, edge = self.graph, self.edge if are_apart else replace(self.edge, written={})
-            if edge.in_blocks and may_be_traced_again():
-                edge = replace(edge, in_blocks=frozenset())
             host_plan = None if observation.is_on else self._sized_plan(strides, edge)
             if host_plan is None:
                 graph = graph if self.sized is None else self.sized.graph()
