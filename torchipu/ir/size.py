@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 
@@ -11,9 +11,9 @@ class Origin(Protocol):
     """What a size belongs to: it knows what it is at present, computes with it, and notes what is decided by it."""
 
     now: list[Any]
-    equal: Mapping[tuple[int, int], bool]
-    less: Mapping[tuple[int, int], bool]
-    at_most: Mapping[tuple[int, int], bool]
+    equal: dict[tuple[int, int], bool]
+    less: dict[tuple[int, int], bool]
+    at_most: dict[tuple[int, int], bool]
 
     def computed(self, operation: str, left: Any, right: Any) -> Any:
         """Return what an operation gives."""
