@@ -110,6 +110,7 @@ class Call:
         threads: int, torch: Any, empty: Callable[[], list[torch.Tensor]], lock: Any, arena: Any = ...,
         arena_buffer: int = ..., resting: Sequence[None] = ...,
         frozen: Sequence[tuple[int | None, torch.Tensor | None]] = ..., prepared: Any = ...,
-        explained: Callable[[KernelTrap], Exception] | None = ...,
+        explained: Callable[[KernelTrap], Exception] | None = ..., packed: Sequence[int] | None = ...,
+        block: tuple[int, int, Sequence[tuple[int, int]]] | None = ...,
     ) -> None: ...
     def __call__(self, arguments: Sequence[Any]) -> list[Any] | None: ...

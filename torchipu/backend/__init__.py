@@ -155,6 +155,7 @@ class _Doors:
             self.roles[node.name] = Role.WEIGHT if is_weight else Role.INPUT
         self.programs.forward = self._program(gm, Leg.FORWARD, "forward", self.num_results)
         self.programs.num_inputs = len(placeholders(gm))
+        self._note_trained()
         return self.programs.forward
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -168,8 +169,15 @@ class _Doors:
         if put_together is not None:
             program = run
             run = _boxed(lambda arguments: put_together(program(arguments)))
+        else:
+            self._note_trained()
         self.programs.note_backward(run, gm)
         return run
+
+    def _note_trained(self) -> None:
+        """Take note of the last program where a call of it is all that there is to do."""
+        if isinstance(self.program, Program):
+            self.programs.trained.append(self.program)
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a forward without a backward."""

@@ -47,6 +47,11 @@ class Room(NamedTuple):
             strides = tuple(math.prod(max(1, size) for size in shape[place + 1 :]) for place in range(len(shape)))
         return cls(shape, strides, dtype, dtype.itemsize * math.prod(shape))
 
+    def is_of(self, dtype: torch.dtype, strides: tuple[int, ...] | None) -> bool:
+        """Return whether tensors with room like this have these strides, None where torch calls them contiguous."""
+        like = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+        return self.dtype is dtype and strides == (None if like.is_contiguous() else self.strides)
+
 
 def _empty_strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
