@@ -12,13 +12,28 @@ from torchipu.errors import ExecutionError
 from torchipu.host import sized_plans
 from torchipu.host.executor import GraphExecutor
 from torchipu.host.planner import Planner
-from torchipu.ir.sizes import Size
+from torchipu.ir.size import Size
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     """Dynamo counts compilations by code, which all containers of torch's share."""
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def emitted(monkeypatch):
+    """Collect the planners that emit steps with sizes in them."""
+    planners = []
+    plain = Planner.emitted
+
+    def counted(planner):
+        if any(isinstance(size, Size) for tensor in planner.graph.inputs for size in tensor.shape):
+            planners.append(planner)
+        return plain(planner)
+
+    monkeypatch.setattr(Planner, "emitted", counted)
+    return planners
 
 
 class Attention(nn.Module):
@@ -165,16 +180,7 @@ class Wide(nn.Module):
         return self.after(functional.gelu(self.wide(mixed)))
 
 
-def test_sizes_that_cut_products_and_sums_into_other_blocks_emit_nothing(made, monkeypatch):
-    emitted = []
-    plain = Planner.emitted
-
-    def counted(planner):
-        if any(isinstance(size, Size) for tensor in planner.graph.inputs for size in tensor.shape):
-            emitted.append(planner)
-        return plain(planner)
-
-    monkeypatch.setattr(Planner, "emitted", counted)
+def test_sizes_that_cut_products_and_sums_into_other_blocks_emit_nothing(made, emitted):
     model = Wide()
     run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()
     for length in (90, 101, 113, 126):  # tiles of 32 columns and of 96, and sums of 5 to 7 chunks
@@ -191,6 +197,20 @@ def test_sizes_that_cut_products_and_sums_into_other_blocks_emit_nothing(made, m
     assert len(made) == 8
     for found, plain_plan in made:
         assert found == plain_plan
+
+
+def test_sizes_that_cut_the_gradients_of_a_normalisation_into_other_sums_emit_nothing(emitted):
+    model = nn.LayerNorm(24)
+    run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()
+    for length in (6, 9, 300, 700, 9000):  # partial sums of 1 and of several chunks, of 16, of more and of 256 rows
+        x = torch.randn(2, length, 24)
+        model.zero_grad()
+        judge.zero_grad()
+        run(x).square().sum().backward()
+        judge(x.double()).square().sum().backward()
+        for weight, exact in zip(model.parameters(), judge.parameters(), strict=True):
+            torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=1e-3, atol=1e-3)
+    assert len(emitted) == 2
 
 
 class Encoder(nn.Module):
@@ -213,16 +233,7 @@ class Encoder(nn.Module):
         return x + self.narrow(functional.gelu(self.wide(x)))
 
 
-def test_lengths_that_are_widths_of_the_model_or_fill_its_table_need_no_new_passes_and_plans(monkeypatch):
-    emitted = []
-    plain = Planner.emitted
-
-    def counted(planner):
-        if any(isinstance(size, Size) for tensor in planner.graph.inputs for size in tensor.shape):
-            emitted.append(planner)
-        return plain(planner)
-
-    monkeypatch.setattr(Planner, "emitted", counted)
+def test_lengths_that_are_widths_of_the_model_or_fill_its_table_need_no_new_passes_and_plans(emitted):
     torch.manual_seed(0)
     model = Encoder().eval()
     run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()

@@ -5,8 +5,10 @@ from typing import NamedTuple
 import pytest
 
 from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.guards import LOOKS_BEFORE_COMPILED
 from torchipu.ir.settling import Settling
-from torchipu.ir.sizes import LOOKS_BEFORE_COMPILED, Size, Sizes, largest, least, may_be_same, of_numbers, settled
+from torchipu.ir.size import Size
+from torchipu.ir.sizes import Sizes, largest, least, may_be_same, of_numbers, settled
 from torchipu.ir.types import DType
 
 FORMULAS = {

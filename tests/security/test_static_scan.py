@@ -20,7 +20,7 @@ EXECUTING = frozenset({
 PICKLES = frozenset({"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "dbm"})
 HARMLESS = frozenset({"pickle.PicklingError", "pickle.UnpicklingError"})
 EXCEPTIONS = {
-    ("torchipu/ir/sizes.py", "exec"): "formulas of sizes that were parsed before, of names and numbers alone",
+    ("torchipu/ir/formulas.py", "exec"): "formulas of sizes that were parsed before, of names and numbers alone",
     ("torchipu/capture/process_wide.py", "exec"): "a function whose name is torch's",
     ("kernel_build/source.py", "importlib.util.spec_from_file_location"): "the table of kernels beside it, in a build",
     ("torchipu/script.py", "runpy.run_path"): "the user's own script, which the command line names",

@@ -14,7 +14,8 @@ from torch.fx import GraphModule, Node
 from torchipu.capture.joint_graph import shares_memory
 from torchipu.host.border import as_type
 from torchipu.host.output_memory import OutputMemory
-from torchipu.ir.sizes import Numbers, settled
+from torchipu.ir.guards import Numbers
+from torchipu.ir.sizes import settled
 from torchipu.ir.types import Role
 
 

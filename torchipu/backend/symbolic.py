@@ -23,8 +23,9 @@ from torchipu.capture.symbols import NoFormula, Symbols
 from torchipu.capture.written_state import WRAPPER
 from torchipu.compiler import dump_directory, is_verifying, place_graph, try_graph
 from torchipu.ir.graph import Graph
+from torchipu.ir.guards import Guards, Numbers
 from torchipu.ir.settling import Settling
-from torchipu.ir.sizes import Guards, Numbers, settled
+from torchipu.ir.sizes import settled
 from torchipu.ir.types import Role
 from torchipu.ir.verify import verify_graph
 from torchipu.report.recorder import is_heard

@@ -9,8 +9,9 @@ from typing import Any
 from torchipu.host.arrangement import Emitted, arranged
 from torchipu.host.plan import HostPlan
 from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.guards import Guards, Numbers
 from torchipu.ir.settling import Settling
-from torchipu.ir.sizes import Guards, Numbers, Size
+from torchipu.ir.size import Size
 from torchipu.ir.types import DType
 
 

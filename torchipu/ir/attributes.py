@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from torchipu.errors import VerifyError
-from torchipu.ir.sizes import Size
+from torchipu.ir.size import Size
 
 T = TypeVar("T")
 

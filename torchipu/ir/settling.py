@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.sizes import Numbers, settled
+from torchipu.ir.guards import Numbers
+from torchipu.ir.sizes import settled
 
 
 class Settling:

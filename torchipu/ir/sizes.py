@@ -10,244 +10,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from torchipu import forks
+from torchipu.ir.formulas import CALLS, DIVISIONS, OPERATIONS, as_python, function_of, key_of, now_of, plain_result
+from torchipu.ir.guards import COMPARED, Guards, Numbers
+from torchipu.ir.size import Size
 
-Numbers = Sequence[Any]
-"""What each number of a `Sizes` is, in the order in which they were noted."""
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    """Return a power, or 0 where it is none, as a negative one of 0: before the first call, sizes are 0."""
-    try:
-        return base**exponent
-    except ZeroDivisionError:
-        return 0
-
-
-def _whole(how: Callable[[Any], int]) -> Callable[[Any, int], int]:
-    """Return what makes a number whole, as an operation on two, of which the second says nothing."""
-    return lambda value, _: how(value)
-
-
-_OPERATIONS: Mapping[str, Callable[..., Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
-    "max": max, "min": min, "/": operator.truediv, "power": _power,
-    "rounded": _whole(round), "truncated": _whole(math.trunc), "floor": _whole(math.floor),
-    "ceiling": _whole(math.ceil),
-}
-_CALLS = frozenset({"max", "min", "power", "rounded", "truncated", "floor", "ceiling"})
-_DIVISIONS = frozenset({"//", "%", "/"})
-LOOKS_BEFORE_COMPILED = 16
-"""How often guards are gone through one by one before they are compiled."""
 _ELSEWHERE = (113, 100_003)
 """Sizes that no program has, from which to tell numbers that are the same from those that happen to be equal."""
 _APART = "stride"
 _CALLED = "called"
 _MEMBER = "member"
-
-
-class Size:
-    """A number of a `Sizes`; compared and computed with like an int.
-
-    Planning asks for the same sums and products thousands of times: they are known here, by the other operand.
-
-    Args:
-        sizes: What it belongs to.
-        place: Its place there.
-
-    Attributes:
-        mark: Stands for it where results are known by the other operand, unlike any number.
-        sums: By what is added.
-        differences: By what is subtracted.
-        products: By the other factor.
-        quotients: By a whole number that divides it.
-    """
-
-    __slots__ = ("differences", "mark", "place", "products", "quotients", "sizes", "sums")
-
-    def __init__(self, sizes: Sizes, place: int) -> None:
-        self.sizes = sizes
-        self.place = place
-        self.mark = object()
-        self.sums: dict[object, Any] = {}
-        self.differences: dict[object, Any] = {}
-        self.products: dict[object, Any] = {}
-        self.quotients: dict[object, Any] = {}
-
-    @property
-    def now(self) -> Any:
-        """What it is at present; whoever decides by it notes a guard."""
-        return self.sizes.now[self.place]
-
-    # ------------------------------------------------------------------ arithmetic
-    def __add__(self, other: object) -> Any:
-        key = other if type(other) is int else other.mark if type(other) is Size else None
-        known = self.sums.get(key)
-        return self._noted_in(self.sums, key, "+", other) if known is None else known
-
-    def __radd__(self, other: object) -> Any:
-        return self + other
-
-    def __sub__(self, other: object) -> Any:
-        key = other if type(other) is int else other.mark if type(other) is Size else None
-        known = self.differences.get(key)
-        return self._noted_in(self.differences, key, "-", other) if known is None else known
-
-    def __rsub__(self, other: object) -> Any:
-        return self.sizes.computed("-", other, self)
-
-    def __mul__(self, other: object) -> Any:
-        key = other if type(other) is int else other.mark if type(other) is Size else None
-        known = self.products.get(key)
-        return self._noted_in(self.products, key, "*", other) if known is None else known
-
-    def __rmul__(self, other: object) -> Any:
-        return self * other
-
-    def __floordiv__(self, other: object) -> Any:
-        # Whether a size that divides is 0 is asked each time.
-        known = self.quotients.get(other) if type(other) is int else None
-        key = other if type(other) is int else None
-        return self._noted_in(self.quotients, key, "//", other) if known is None else known
-
-    def __rfloordiv__(self, other: object) -> Any:
-        return self.sizes.computed("//", other, self)
-
-    def __mod__(self, other: object) -> Any:
-        return self.sizes.computed("%", self, other)
-
-    def __rmod__(self, other: object) -> Any:
-        return self.sizes.computed("%", other, self)
-
-    def __neg__(self) -> Any:
-        return self.sizes.computed("-", 0, self)
-
-    def __truediv__(self, other: object) -> Any:
-        return self.sizes.computed("/", self, other)
-
-    def __rtruediv__(self, other: object) -> Any:
-        return self.sizes.computed("/", other, self)
-
-    def __abs__(self) -> Any:
-        return self if self >= 0 else -self
-
-    def __round__(self) -> Any:
-        return self.sizes.computed("rounded", self, 1)
-
-    def __divmod__(self, other: Any) -> tuple[Any, Any]:
-        return self // other, self % other
-
-    def __pow__(self, other: Any) -> Any:
-        return int(self) ** other
-
-    def __rpow__(self, other: Any) -> Any:
-        return other ** int(self)
-
-    def _noted_in(self, known: dict[object, Any], key: object, operation: str, other: object) -> Any:
-        """Compute what is not known yet, and keep it where the other operand has a key."""
-        found = self.sizes.computed(operation, self, other)
-        if key is not None:
-            known[key] = found
-        return found
-
-    # ------------------------------------------------------------------ decisions
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        outcome = self.sizes.equal.get((self.place, other)) if type(other) is int else None
-        return self.sizes.decided("==", self, other) if outcome is None else outcome
-
-    def __ne__(self, other: object) -> bool:
-        if self is other:
-            return False
-        outcome = self.sizes.equal.get((self.place, other)) if type(other) is int else None
-        return not (self == other if outcome is None else outcome)
-
-    def __lt__(self, other: object) -> bool:
-        outcome = self.sizes.less.get((self.place, other)) if type(other) is int else None
-        return self.sizes.decided("<", self, other) if outcome is None else outcome
-
-    def __le__(self, other: object) -> bool:
-        outcome = self.sizes.at_most.get((self.place, other)) if type(other) is int else None
-        return self.sizes.decided("<=", self, other) if outcome is None else outcome
-
-    def __gt__(self, other: object) -> bool:
-        return not self <= other
-
-    def __ge__(self, other: object) -> bool:
-        return not self < other
-
-    def __bool__(self) -> bool:
-        return self != 0
-
-    def __hash__(self) -> int:
-        """By how it was computed: numbers that only happen to be equal are different keys."""
-        return hash((id(self.sizes), self.place))
-
-    def __index__(self) -> int:
-        return operator.index(self._noted())
-
-    def __int__(self) -> int:
-        return int(self._noted())
-
-    def __float__(self) -> float:
-        return float(self._noted())
-
-    def _noted(self) -> Any:
-        """Return what it is at present, which whoever asks rests on."""
-        now = self.now
-        self.sizes.decided("==", self, now)
-        return now
-
-    def __repr__(self) -> str:
-        return self.sizes.text(self)
-
-
-_NUMBERS = (Size, int, float)
-_COMPARED: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, "<": operator.lt, "<=": operator.le}
-
-
-@dataclass(slots=True)
-class Guards:
-    """What was decided by sizes.
-
-    Attributes:
-        found: The decisions, as Python over the list ``v`` of all numbers, each with how it went.
-    """
-
-    found: dict[str, bool] = field(default_factory=dict)
-    _asked: list[tuple[Callable[[Any, Any], bool], Any, Any, bool]] = field(default_factory=list)
-    _looked: int = 0
-    _compiled: tuple[int, Callable[[Numbers], bool]] | None = None
-
-    def note(self, text: str, comparison: str, left: Any, right: Any, outcome: bool) -> None:
-        """Take note of a decision."""
-        if text not in self.found:
-            self.found[text] = outcome
-            self._asked.append((_COMPARED[comparison], left, right, outcome))
-
-    def hold(self, numbers: Numbers) -> bool:
-        """Whether all of them would go the same way with other numbers."""
-        # Python takes as long to compile them as it takes to go through them dozens of times.
-        self._looked += 1
-        if self._looked <= LOOKS_BEFORE_COMPILED:
-            return all(
-                compared(
-                    numbers[left.place] if type(left) is Size else left,
-                    numbers[right.place] if type(right) is Size else right,
-                ) == outcome for compared, left, right, outcome in self._asked
-            )
-        if self._compiled is None or self._compiled[0] != len(self.found):
-            terms = [text if outcome else f"not {text}" for text, outcome in self.found.items()]
-            self._compiled = len(terms), _function(f"return {' and '.join(terms) or 'True'}")
-        return self._compiled[1](numbers)
 
 
 class Sizes:
@@ -303,20 +79,20 @@ class Sizes:
 
         A division by a number that is 0 at present, as before the first call, gives 0, and a guard that it is.
         """
-        key = _key(operation, left, right)
+        key = key_of(operation, left, right)
         if key is None:
             return NotImplemented
         known = self._places.get(key)
         if known is None:
-            plain = _plain(operation, left, right)
+            plain = plain_result(operation, left, right)
             if plain is not None:
                 return plain
             if operation in ("+", "*") and not isinstance(left, Size):
                 return self.computed(operation, right, left)
-            is_undefined = operation in _DIVISIONS and isinstance(right, Size) and self.decided("==", right, 0)
-            value = 0 if is_undefined else _OPERATIONS[operation](_now(left), _now(right))
+            is_undefined = operation in DIVISIONS and isinstance(right, Size) and self.decided("==", right, 0)
+            value = 0 if is_undefined else OPERATIONS[operation](now_of(left), now_of(right))
             known = self._places[key] = self._noted(value, operation, left, right)
-        elif operation in _DIVISIONS:
+        elif operation in DIVISIONS:
             self.decided("==", right, 0)
         return known
 
@@ -333,7 +109,7 @@ class Sizes:
         key = (function, *((one.mark if type(one) is Size else (type(one), one)) for one in arguments))
         known = self._results.get(key)
         if known is None:
-            now = function(*map(_now, arguments))
+            now = function(*map(now_of, arguments))
             number = self._functions.get(function)
             if number is None:
                 number = self._functions[function] = len(self._called)
@@ -355,19 +131,19 @@ class Sizes:
 
     def decided(self, comparison: str, left: Any, right: Any) -> Any:
         """Return how a comparison goes, which whoever is watching takes note of."""
-        key = _key(comparison, left, right)
+        key = key_of(comparison, left, right)
         if key is None:
             return NotImplemented
         outcome = self._outcomes.get(key)
         if outcome is not None:  # whoever is watching has it noted
             return outcome
-        outcome = self._outcomes[key] = _COMPARED[comparison](_now(left), _now(right))
+        outcome = self._outcomes[key] = COMPARED[comparison](now_of(left), now_of(right))
         if type(left) is Size and type(right) is int:
             self._by_number[comparison][left.place, right] = outcome
         if self._watching and (isinstance(left, Size) or isinstance(right, Size)):
             text = self._texts.get(key)
             if text is None:
-                text = self._texts[key] = f"({_read(left)} {comparison} {_read(right)})"
+                text = self._texts[key] = f"({as_python(left)} {comparison} {as_python(right)})"
             for guards in self._watching:
                 guards.note(text, comparison, left, right, outcome)
         return outcome
@@ -393,16 +169,16 @@ class Sizes:
                 if operation == _APART:
                     continue
                 if operation == _CALLED:
-                    lines.append(f"v[{place}] = called[{left}]({', '.join(map(_read, right))})")
+                    lines.append(f"v[{place}] = called[{left}]({', '.join(map(as_python, right))})")
                     continue
-                a, b = _read(left), _read(right)
+                a, b = as_python(left), as_python(right)
                 if operation == _MEMBER:
                     lines.append(f"v[{place}] = {a}[{b}]")
                     continue
-                text = f"{operation}({a}, {b})" if operation in _CALLS else f"{a} {operation} {b}"
+                text = f"{operation}({a}, {b})" if operation in CALLS else f"{a} {operation} {b}"
                 # Whether that is defined is a guard, which is looked at later.
-                lines.append(f"v[{place}] = {text}" + (f" if {b} else 0" if operation in _DIVISIONS else ""))
-            self._compiled.append(_function("\n    ".join(lines) or "pass", called=self._called))
+                lines.append(f"v[{place}] = {text}" + (f" if {b} else 0" if operation in DIVISIONS else ""))
+            self._compiled.append(function_of("\n    ".join(lines) or "pass", called=self._called))
             self._num_compiled = len(self._steps)
         values = [*given, *[0] * len(self._steps)]
         for size, value in zip(self._apart, apart, strict=False):
@@ -444,7 +220,7 @@ class Sizes:
             return f"{name}({', '.join(map(repr, right))})"
         if operation == _MEMBER:
             return f"{left!r}[{right}]"
-        return f"{operation}({left!r}, {right!r})" if operation in _CALLS else f"({left!r} {operation} {right!r})"
+        return f"{operation}({left!r}, {right!r})" if operation in CALLS else f"({left!r} {operation} {right!r})"
 
 
 def largest(first: Any, second: Any) -> Any:
@@ -548,56 +324,8 @@ def _defined(function: Callable[..., Any], result: Any) -> Callable[..., Any]:
 def _of_both(operation: str, first: Any, second: Any) -> Any:
     size = first if isinstance(first, Size) else second
     if not isinstance(size, Size):
-        return _OPERATIONS[operation](first, second)
+        return OPERATIONS[operation](first, second)
     return size.sizes.computed(operation, first, second)
-
-
-def _plain(operation: str, left: Any, right: Any) -> Any:
-    """Return the result where it is one of the operands, or a plain number."""
-    if not isinstance(left, Size) and not isinstance(right, Size):
-        return _OPERATIONS[operation](left, right)
-    if isinstance(right, int):
-        if (operation in ("+", "-") and right == 0) or (operation in ("*", "//") and right == 1):
-            return left
-        if (operation == "*" and right == 0) or (operation == "%" and right == 1):
-            return 0
-    if isinstance(left, int) and ((operation == "+" and left == 0) or (operation == "*" and left == 1)):
-        return right
-    if isinstance(left, int) and operation == "*" and left == 0:
-        return 0
-    if left is right:
-        return {"-": 0, "max": left, "min": left}.get(operation)
-    return None
-
-
-def _key(operation: str, left: Any, right: Any) -> tuple[str, object, object] | None:
-    """Return what tells an operation on two numbers from others; None where one of the two is no number."""
-    # Asked thousands of times while a graph is planned: a place is told from a number by its type.
-    if type(left) is Size:
-        if type(right) is Size:
-            return operation, left.place, right.place
-        return (operation, left.place, (type(right), right)) if isinstance(right, _NUMBERS) else None
-    if not isinstance(left, _NUMBERS):
-        return None
-    if type(right) is Size:
-        return operation, (type(left), left), right.place
-    return (operation, (type(left), left), (type(right), right)) if isinstance(right, _NUMBERS) else None
-
-
-def _now(value: Any) -> Any:
-    return value.now if isinstance(value, Size) else value
-
-
-def _read(value: Any) -> str:
-    return f"v[{value.place}]" if isinstance(value, Size) else repr(value)
-
-
-def _function(body: str, **known: object) -> Callable[..., Any]:
-    """Return a function of ``v``, and of what is known by name, made from Python that this module has written."""
-    scope: dict[str, Any] = {**known, "inf": math.inf, "nan": math.nan, **{name: _OPERATIONS[name] for name in _CALLS}}
-    exec(f"def function(v):\n    {body}", scope)
-    made: Callable[..., Any] = scope["function"]
-    return made
 
 
 def settled(value: Any, numbers: Numbers) -> Any:

@@ -17,6 +17,7 @@ from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.stored import STORED, stored_alike, type_of_all, value_as_stored
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.sizes import largest, of_numbers
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
@@ -165,10 +166,8 @@ def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
     rows = x.num_elements // width if width else 0
     dx, dweight, dbias = present_outputs(op, 3)
     wants = dweight is not None or dbias is not None
-    # Chunks from the shape alone: at most 64 while they stay short, since each holds a partial sum of the weights.
-    chunk = min(256, max(16 if wants else 1, ceil_div(rows, 64)))
-    chunks = ceil_div(rows, chunk)
-    partials = plan.scratch((max(1, chunks) if wants else 1, 2, width))
+    chunk, chunks = _chunks_of_rows(rows, has_partials=wants)
+    partials = plan.scratch((largest(1, chunks) if wants else 1, 2, width))
     statistics = [_data(op, plan, "mean"), _data(op, plan, "rstd")]
     weight = op.operand("weight")
     to, factor = _result(plan, dx, x.shape), _floats(plan, weight, x)
@@ -182,6 +181,19 @@ def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
         plan.step(kernels.SUM_PARTIALS, [_result(plan, dweight, (width,)), _result(plan, dbias, (width,))], [partials],
                   ints=kernels.SumPartialsInts(chunks, width), items=width, grain=64,
                   writes=[Blocks.of((width,), (1,))] * 2)
+
+
+@of_numbers
+def _chunks_of_rows(rows: int, *, has_partials: bool) -> tuple[int, int]:
+    """Return the length and the number of chunks of rows, from the shape alone.
+
+    Args:
+        rows: All of them.
+        has_partials: Whether each chunk holds a partial sum of the weights: then they are at most 64 while they stay
+            short.
+    """
+    chunk = min(256, max(16 if has_partials else 1, ceil_div(rows, 64)))
+    return chunk, ceil_div(rows, chunk)
 
 
 def _group_sizes(op: Op) -> tuple[int, int, int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 from torchipu._kernels.table.elementwise import MAX_DIMS
 from torchipu._kernels.table.round_blocks import HalfOverflow
 from torchipu.ir.graph import Op, Tensor
-from torchipu.ir.sizes import Size
+from torchipu.ir.size import Size
 from torchipu.ir.types import DType
 from torchipu.optable.half_values import is_half_valued
 from torchipu.optable.host_tensor import (

@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 
-from torchipu.ir.sizes import Size
+from torchipu.ir.size import Size
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor
 

@@ -7,9 +7,10 @@ import random
 
 from tests.models.architectures.architecture import Architecture
 from tests.models.architectures.timm_models import TIMM
+from tests.models.architectures.transformers_families import TRANSFORMERS_FAMILIES
 from tests.models.architectures.transformers_models import TRANSFORMERS
 
-ALL = (*TIMM, *TRANSFORMERS)
+ALL = (*TIMM, *TRANSFORMERS, *TRANSFORMERS_FAMILIES)
 PACKAGES = ("timm", "transformers")
 
 # Those that take a few seconds, and of which a seed draws.

@@ -31,6 +31,7 @@ from torchipu.host.emit.packing import (
 )
 from torchipu.host.emit.products import broadcast_strides, cut, samples_of, transposed
 from torchipu.ir.graph import Tensor
+from torchipu.ir.sizes import of_numbers
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor, broadcast
@@ -336,6 +337,7 @@ def _storing(inner: int) -> Storing:
     return Storing.ONTO if inner >= LEAST_SUMMANDS_FROM_ZERO else Storing.ON_FROM
 
 
+@of_numbers
 def _sum_block(inner: int) -> int:
     """Summands that a tile adds up at a time: its panel and rows then stay in the first cache or close to it."""
     return SUM_BLOCK if inner > 512 else max(1, inner)
