@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from contenders import whole_step
 from workloads import Step, Workload
@@ -35,7 +35,17 @@ def _recurrent_backward_flops(*shapes: Any, **named: Any) -> int:
     return 2 * _recurrent_flops(*shapes, **named)
 
 
+def _convolution_backward_flops(
+    grad: Any, x: Any, weight: Any, _bias: Any, _stride: Any, _padding: Any, _dilation: Any, transposed: bool,
+    _output_padding: Any, _groups: int, output_mask: Any, **_: Any,
+) -> int:
+    """Return those of a convolution's gradients, each of them as many as forward: torch counts a weight's ungrouped."""
+    wanted = sum(map(bool, output_mask[:2]))
+    return wanted * int(conv_flop_count(list(x), list(weight), list(grad), transposed=transposed))
+
+
 COUNTED = {
+    torch.ops.aten.convolution_backward: _convolution_backward_flops,
     torch.ops.aten.mkldnn_rnn_layer: _recurrent_flops,
     torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent_backward_flops,
 }

@@ -36,6 +36,17 @@ def test_recurrent_layers_are_counted() -> None:
     assert 2.9 * flops < trained <= 3 * flops  # forward, both gradients; the first layer's input has one as well
 
 
+@pytest.mark.parametrize("groups", [1, 8, 16])
+@pytest.mark.parametrize("kind", [torch.nn.Conv2d, torch.nn.ConvTranspose2d])
+def test_each_gradient_of_a_grouped_convolution_counts_as_its_forward(kind: type[torch.nn.Conv2d], groups: int) -> None:
+    convolution, x = kind(16, 32, 3, groups=groups, bias=False), torch.randn(2, 16, 8, 8, requires_grad=True)
+    places = 8 * 8 if kind is torch.nn.ConvTranspose2d else 6 * 6  # of what goes in, or of what comes out
+    flops = 2 * 2 * places * 16 * 32 * 9 // groups
+    assert flops_of(lambda: convolution(x)) == flops
+    assert flops_of(lambda: convolution(x).sum().backward()) == 3 * flops
+    assert flops_of(lambda: convolution(x.detach()).sum().backward()) == 2 * flops
+
+
 def test_costliest_kernels_are_those_of_the_step() -> None:
     shares = dict(costliest(WORKLOADS["mlp-4-train"], 1))
     assert "matmul" in shares

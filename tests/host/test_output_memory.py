@@ -58,11 +58,10 @@ def test_memory_in_use_is_left_alone(name: str) -> None:
 @pytest.mark.parametrize("beside", [[], [Room.of((2, 3), torch.float32)]], ids=["alone", "beside a small one"])
 def test_what_makes_results_of_a_call_takes_memory_again_where_one_of_them_is_large(beside: list[Room]) -> None:
     memory = OutputMemory()
-    wanted = [LARGE, *beside]
-    made = memory.empty_of(wanted)
-    address = made(wanted)[0].data_ptr()
+    made = memory.empty_of([LARGE, *beside])
+    address = made()[0].data_ptr()
     assert memory.kept_bytes >= LEAST_BYTES
-    assert made(wanted)[0].data_ptr() == address
+    assert made()[0].data_ptr() == address
 
 
 def test_memory_that_another_process_may_read_is_never_taken_again() -> None:

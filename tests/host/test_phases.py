@@ -262,6 +262,13 @@ def test_the_engine_refuses_phases_that_leave_steps_out():
         plan.set_phases([(0, 2, [[(2, [(0, 1, ()), (1, 1, ())])]])])
 
 
+def test_what_phases_have_taken_stays_as_it_is() -> None:
+    plan = two_steps()
+    plan.set_phases([(0, 2, [[(4, [(0, 1, ()), (1, 1, ())])]])])
+    with pytest.raises(ValueError, match="are added before phases take them"):
+        plan.add_step(FILL, [0], [0], FillInts(4, 0), (), 4, 1, 0)
+
+
 REDUCED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "few columns": lambda x: (x.relu() * 2).sum(2),
     "largest of few columns": lambda x: (x.relu() * 2).amax(2),

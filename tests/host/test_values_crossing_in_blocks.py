@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 
 import poptorch
@@ -133,12 +134,42 @@ def test_hooks_of_what_is_saved_have_it_in_blocks() -> None:
         assert torch.equal(mine, other)
 
 
-def test_compiled_autograd_has_what_is_saved_as_torch_knows_it() -> None:
+@pytest.mark.parametrize(("name", "has_run", "wrapped"), [
+    ("mobile", False, "ipu"), ("plain", True, "eager"), ("plain", False, "aot_eager"),
+])
+def test_compiled_autograd_reads_what_lies_in_blocks(name: str, has_run: bool, wrapped: str) -> None:
+    """Whether it is on during the forward or the backward alone, and whatever compiles what it makes."""
+    model, x = MODELS[name](), torch.randn(SIZE)
+    exact = copy.deepcopy(model).double()
+    for _ in range(1 + has_run):
+        exact.zero_grad()
+        exact(x.double()).square().mean().backward()
+    compiled = torch.compile(model, backend="ipu", options=OPTIONS)
+    if has_run:
+        compiled(x).square().mean().backward()
+        model.zero_grad()
+    forward = compiled(x).square().mean()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend=wrapped)):
+        forward.backward()
+    for mine, wanted in zip(model.parameters(), exact.parameters(), strict=True):
+        assert mine.grad is not None
+        assert wanted.grad is not None
+        torch.testing.assert_close(mine.grad.double(), wanted.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_a_compiled_backward_alone_reads_what_lies_in_blocks() -> None:
+    """With torch's switch for it, in a function that is compiled."""
     model, x = plain(), torch.randn(SIZE)
     exact = copy.deepcopy(model).double()
     exact(x.double()).square().mean().backward()
-    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="ipu")):
-        torch.compile(model, backend="ipu", options=OPTIONS)(x).square().mean().backward()
+
+    def step(x: torch.Tensor) -> None:
+        compiled(x).square().mean().backward()
+
+    compiled = torch.compile(model, backend="ipu", options=OPTIONS)
+    with torch._dynamo.config.patch(compiled_autograd=True), warnings.catch_warnings():
+        warnings.filterwarnings("error", "torchipu: torch runs")  # of no frame of Python or torch
+        torch.compile(step, backend="ipu", options=OPTIONS)(x)
     for mine, wanted in zip(model.parameters(), exact.parameters(), strict=True):
         assert mine.grad is not None
         assert wanted.grad is not None

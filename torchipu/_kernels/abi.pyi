@@ -107,9 +107,10 @@ class Call:
     def __init__(
         self, plan: Plan, inputs: Sequence[tuple[int, torch.dtype, int, tuple[int, ...] | None]], rooms: Sequence[Any],
         first_made: int, results: Sequence[tuple[int | None, int | None]], ranges: Sequence[tuple[int, int]],
-        threads: int, torch: Any, empty: Callable[[Any], list[torch.Tensor]], lock: Any, arena: Any = ...,
+        threads: int, torch: Any, empty: Callable[[], list[torch.Tensor]], lock: Any, arena: Any = ...,
         arena_buffer: int = ..., resting: Sequence[None] = ...,
         frozen: Sequence[tuple[int | None, torch.Tensor | None]] = ..., prepared: Any = ...,
-        explained: Callable[[KernelTrap], Exception] | None = ...,
+        explained: Callable[[KernelTrap], Exception] | None = ..., packed: Sequence[int] | None = ...,
+        block: tuple[int, int, Sequence[tuple[int, int]]] | None = ...,
     ) -> None: ...
     def __call__(self, arguments: Sequence[Any]) -> list[Any] | None: ...

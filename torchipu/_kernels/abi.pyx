@@ -109,9 +109,9 @@ cdef extern from "time.h" nogil:
 cdef extern from * nogil:
     """
     #include <time.h>
-    static int ti_clock = CLOCK_MONOTONIC;
+    static int ti_clock = CLOCK_MONOTONIC, ti_coarse_clock = CLOCK_MONOTONIC_COARSE;
     """
-    int ti_clock
+    int ti_clock, ti_coarse_clock
 
 CHECKED = TI_CHECKED  # whether a bad access of a kernel ends the process: see make checked
 

@@ -15,7 +15,7 @@ cdef class Call:
         ranges: First step and the step after the last one of prologue, body and update.
         threads: Host threads.
         torch: The module.
-        empty: Returns tensors of ``rooms``, given these.
+        empty: Returns tensors of ``rooms``.
         lock: Held while the plan's buffers are bound and used.
         arena: Has ``memory``, shared with other plans; None where the plan has its own.
         arena_buffer: Its buffer.
@@ -25,6 +25,10 @@ cdef class Call:
         prepared: Its ``stamp`` tells of which values that was, as `stamp_of` says it, None where nothing is prepared, and
             its ``samples``, which are `Samples`, of some of their elements.
         explained: Returns what is raised, given a `KernelTrap`.
+        packed: Of each room the bytes from the begin of one tensor, which ``empty`` returns last, to where it lies; -1
+            for one that is a tensor of its own. None has any unless told.
+        block: ``(place, bytes, [(number of the buffer, offset)])`` of an argument, bytes without gaps, that holds what
+            is in these buffers; None where there is none.
     """
 
     cdef Plan plan
@@ -41,6 +45,11 @@ cdef class Call:
     cdef object torch, profiler, plain, parameter, empty, lock, arena, resting, prepared, explained
     cdef tuple frozen
     cdef int arena_buffer
+    cdef int64_t *packed        # by room; NULL where each is a tensor
+    cdef int64_t block_bytes
+    cdef Py_ssize_t block_place, num_in_block
+    cdef int *block_buffers
+    cdef int64_t *block_offsets
 
     def __cinit__(self, Plan plan, inputs, *args, **kwargs):
         cdef Py_ssize_t count = max(len(inputs), 1)
@@ -50,7 +59,8 @@ cdef class Call:
             raise MemoryError
 
     def __init__(self, Plan plan, inputs, rooms, int first_made, results, ranges, int threads, torch, empty, lock,
-                 arena=None, int arena_buffer=0, resting=(), frozen=(), prepared=None, explained=None):
+                 arena=None, int arena_buffer=0, resting=(), frozen=(), prepared=None, explained=None, packed=None,
+                 block=None):
         cdef Py_ssize_t i
         self.plan, self.num_inputs = plan, len(inputs)
         self.dtypes = [dtype for _, dtype, _, _ in inputs]
@@ -64,12 +74,17 @@ cdef class Call:
         self.rooms, self.first_made, self.results = tuple(rooms), first_made, tuple(results)
         if not 0 <= first_made <= plan.num_buffers - len(self.rooms):
             raise ValueError(f"{len(self.rooms)} buffers from {first_made} on, of {plan.num_buffers}")
+        cdef Py_ssize_t num_made = len(self.rooms)
+        if packed is not None:
+            num_made = self.take_packed(packed)
+        if block is not None:
+            self.take_block(block[0], block[1], block[2])
         for made, place in self.results:
-            if made is not None and not 0 <= made < len(self.rooms):
-                raise ValueError(f"result {made} of {len(self.rooms)}")
+            if made is not None and not 0 <= made < num_made:
+                raise ValueError(f"result {made} of {num_made}")
             if place is not None:
                 self.num_arguments = max(self.num_arguments, place + 1)
-        self.are_as_made = self.results == tuple((number, None) for number in range(len(self.rooms)))
+        self.are_as_made = self.results == tuple((number, None) for number in range(num_made))
         self.torch, self.profiler, self.empty, self.lock = torch, torch.autograd.profiler, empty, lock
         self.plain, self.parameter = torch.Tensor, torch.nn.Parameter
         self.arena, self.arena_buffer, self.resting = arena, arena_buffer, resting
@@ -89,6 +104,33 @@ cdef class Call:
         loops.counter_buffer = -1
         loops.threads = plan.useful_threads(threads, 1)
 
+    cdef Py_ssize_t take_packed(self, offsets) except -1:
+        """Note where rooms lie in one tensor; returns how many tensors are made."""
+        cdef Py_ssize_t i, num_apart = 0
+        if len(offsets) != len(self.rooms):
+            raise ValueError(f"{len(offsets)} offsets for {len(self.rooms)} rooms")
+        self.packed = <int64_t *>calloc(len(offsets) + 1, sizeof(int64_t))
+        if not self.packed:
+            raise MemoryError
+        for i in range(len(offsets)):
+            self.packed[i] = offsets[i]
+            num_apart += self.packed[i] < 0
+        return num_apart + 1
+
+    cdef take_block(self, Py_ssize_t place, int64_t num_bytes, members):
+        """Note which buffers an argument holds."""
+        cdef Py_ssize_t i
+        self.block_buffers = <int *>calloc(len(members) + 1, sizeof(int))
+        self.block_offsets = <int64_t *>calloc(len(members) + 1, sizeof(int64_t))
+        if not self.block_buffers or not self.block_offsets:
+            raise MemoryError
+        for i, (buffer, offset) in enumerate(members):
+            if not 0 <= buffer < self.plan.num_buffers or not 0 <= offset <= num_bytes:
+                raise ValueError(f"buffer {buffer} of {self.plan.num_buffers}, {offset} bytes into {num_bytes}")
+            self.block_buffers[i], self.block_offsets[i] = buffer, offset
+        self.block_place, self.block_bytes, self.num_in_block = place, num_bytes, len(members)
+        self.num_arguments = max(self.num_arguments, place + 1)
+
     cdef bint is_prepared(self, arguments) except -1:
         """Whether what the plan has prepared is of the values that the arguments have."""
         stamp = self.prepared.stamp
@@ -104,9 +146,26 @@ cdef class Call:
                 return False
         return not (<Samples>self.prepared.samples).changed()
 
+    cdef bind_made(self, list made):
+        """Bind what a call makes."""
+        cdef Py_ssize_t i, number = 0
+        cdef uintptr_t address, block = 0
+        if self.packed:
+            block = made[len(made) - 1].data_ptr()
+        for i in range(len(self.rooms)):
+            if self.packed and self.packed[i] >= 0:
+                address = block + self.packed[i]
+            else:
+                address = made[number].data_ptr()
+                number += 1
+            self.plan.bindings[self.first_made + i] = Binding(<char *>address, 0, 0, 0, 1, 0)
+
     def __dealloc__(self):
         free(self.places)
         free(self.buffers)
+        free(self.packed)
+        free(self.block_buffers)
+        free(self.block_offsets)
 
     def __call__(self, arguments):
         """Run the plan on the arguments of a call.
@@ -127,7 +186,7 @@ cdef class Call:
             return None
         cdef Loops loops = self.loops
         cdef Py_ssize_t i
-        cdef uintptr_t address
+        cdef uintptr_t address, block = 0
         cdef uintptr_t *addresses = <uintptr_t *>malloc(max(self.num_inputs, 1) * sizeof(uintptr_t))
         if not addresses:
             raise MemoryError
@@ -146,7 +205,14 @@ cdef class Call:
                 if not address and tensor.numel():
                     raise without_memory(f"of shape {list(tensor.shape)}")
                 addresses[i] = address
-            made = self.empty(self.rooms)
+            if self.num_in_block:
+                tensor = arguments[self.block_place]
+                if type(tensor) is not self.plain or not lies_row_major(tensor, self.torch.uint8):
+                    return None
+                if tensor.numel() != self.block_bytes:
+                    return None
+                block = tensor.data_ptr()
+            made = self.empty()
             borrow = loops.threads > 1 and self.threads == self.torch.get_num_threads()
             if getattr(_RUNNING, "active", False):
                 return None  # which is refused, in the words of others
@@ -155,11 +221,10 @@ cdef class Call:
                     return None
                 for i in range(self.num_inputs):
                     self.plan.bindings[self.buffers[i]] = Binding(<char *>addresses[i], 0, 0, 0, 1, 0)
-                i = self.first_made
-                for tensor in made:
-                    address = tensor.data_ptr()
-                    self.plan.bindings[i] = Binding(<char *>address, 0, 0, 0, 1, 0)
-                    i += 1
+                for i in range(self.num_in_block):
+                    address = block + self.block_offsets[i]
+                    self.plan.bindings[self.block_buffers[i]] = Binding(<char *>address, 0, 0, 0, 1, 0)
+                self.bind_made(made)
                 if self.arena is not None:
                     memory = self.arena.memory  # stays while it runs, whoever else asks for more
                     address = memory.data_ptr()

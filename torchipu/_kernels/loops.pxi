@@ -67,12 +67,19 @@ cdef void count(Loops *loops, int word, int64_t by) noexcept nogil:
         loops.counters[4 * i + word] += by
 
 
+cdef double coarsely_now() noexcept nogil:
+    """Return the time to some milliseconds, which takes a fifth of the time of `now`."""
+    cdef timespec t
+    clock_gettime(ti_coarse_clock, &t)
+    return t.tv_sec + 1e-9 * t.tv_nsec
+
+
 cdef int look_for_signals(Loops *loops) except -1 nogil:
     """Let Python raise what a signal has asked for, now and then, where the run may be interrupted."""
-    if loops.interruptible and now() - loops.checked > 0.05:
+    if loops.interruptible and coarsely_now() - loops.checked > 0.05:
         with gil:
             PyErr_CheckSignals()
-        loops.checked = now()
+        loops.checked = coarsely_now()
     return 0
 
 
@@ -201,7 +208,7 @@ cdef class Plan(Phases):
         """Run all iterations; returns a trap."""
         cdef int64_t iteration, position = 0
         cdef int trap
-        loops.checked = now()
+        loops.checked = coarsely_now()
         for iteration in range(loops.iterations):
             loops.interruptible = True
             if self.num_together:
@@ -476,7 +483,7 @@ cdef class Plan(Phases):
         loops.micro_batch = loops.replica = 0
         _RUNNING.active = True
         self.has_ended = False
-        loops.args = <char **>malloc(max(lanes * TI_MAX_ARGS, self.most_args()) * sizeof(char *))
+        loops.args = <char **>malloc(max(lanes * TI_MAX_ARGS, self.most_args) * sizeof(char *))
         try:
             if not loops.args:
                 raise MemoryError

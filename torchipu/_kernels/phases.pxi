@@ -16,6 +16,7 @@ cdef class Phases(Steps):
 
     cdef ti_phase *phases
     cdef int num_phases
+    cdef int64_t most_args      # that the steps of a phase have
     cdef Segment *segments      # by the step with which each begins; NULL where there are no phases
 
     def __dealloc__(self):
@@ -34,7 +35,7 @@ cdef class Phases(Steps):
         free(<void *>strand.parts)
 
     def set_phases(self, segments):
-        """Say in which phases steps run; all steps are added already.
+        """Say in which phases steps run; all steps and what ends them are added already.
 
         Args:
             segments: ``(first step, step behind the last, phases)``, for runs of neighbouring kernel calls into which
@@ -51,6 +52,7 @@ cdef class Phases(Steps):
         cdef Segment *segment
         if self.segments != NULL:
             raise ValueError("the phases of a plan are set once")
+        self.are_complete = True
         self.segments = <Segment *>calloc(self.num_steps + 1, sizeof(Segment))
         self.phases = <ti_phase *>calloc(sum([len(phases) for _, _, phases in segments]) + 1, sizeof(ti_phase))
         if not self.segments or not self.phases:
@@ -72,8 +74,9 @@ cdef class Phases(Steps):
         """Fill a phase from its strands."""
         cdef ti_strand *held = <ti_strand *>calloc(len(strands) + 1, sizeof(ti_strand))
         cdef ti_part *parts
+        cdef Step *step
         cdef int k = 0, j, number
-        cdef int64_t units, per_unit
+        cdef int64_t units, per_unit, num_args = 0
         phase.strands = held
         if not held:
             raise MemoryError
@@ -89,9 +92,15 @@ cdef class Phases(Steps):
                 if units * per_unit < self.steps[number].items or per_unit % self.steps[number].grain:
                     raise ValueError(f"{units} units of {per_unit} items are not all of step {number}")
                 parts[j].number, parts[j].per_unit = number, per_unit
+                step = &self.steps[number]
+                parts[j].job = ti_job(
+                    step.function, NULL, step.ints, step.scalars, step.items, step.grain, 1, step.scratch_bytes,
+                    step.num_args, False, step.endings, step.num_endings, 0, 0)
+                num_args += step.num_args
                 self.take_near(&parts[j], near)
             self.place_near(&held[k])
             k += 1
+        self.most_args = max(self.most_args, num_args)
 
     cdef take_near(self, ti_part *part, near):
         """Note which arguments of a step are near."""
@@ -128,19 +137,5 @@ cdef class Phases(Steps):
                 step = &self.steps[part.number]
                 for i in range(step.num_args):
                     args[i] = (self.current[step.buffers[i]] + step.offsets[i] + first_lane * step.lane_strides[i])
-                part.job = ti_job(
-                    step.function, args, step.ints, step.scalars, step.items, step.grain, 1, step.scratch_bytes,
-                    step.num_args, False, step.endings, step.num_endings, 0, 0)
+                part.job.args = args
                 args += step.num_args
-
-    cdef int64_t most_args(self) noexcept:
-        """Return how many arguments the steps of a phase have at most."""
-        cdef int64_t most = 0, count
-        cdef int i, k, j
-        for i in range(self.num_phases):
-            count = 0
-            for k in range(self.phases[i].num_strands):
-                for j in range(self.phases[i].strands[k].num_parts):
-                    count += self.steps[self.phases[i].strands[k].parts[j].number].num_args
-            most = max(most, count)
-        return most

@@ -67,6 +67,7 @@ cdef class Steps:
     cdef double charged         # when a step was last charged
     cdef object watcher         # called with the number of each step before it runs, and with -1 behind the last
     cdef bint is_watched
+    cdef bint are_complete      # phases have taken them
     cdef public bint has_ended  # whether the last run got to the end of its last update
 
     def __cinit__(self, int num_buffers):
@@ -101,9 +102,14 @@ cdef class Steps:
         free(self.seconds)
         free(self.runs)
 
+    cdef refuse_if_complete(self):
+        if self.are_complete:
+            raise ValueError("steps and what ends them are added before phases take them")
+
     cdef Step *append(self) except NULL:
         cdef int capacity
         cdef Step *grown
+        self.refuse_if_complete()
         if self.num_steps == self.capacity:
             capacity = max(64, 2 * self.capacity)
             grown = <Step *>calloc(capacity, sizeof(Step))
@@ -194,6 +200,7 @@ cdef class Steps:
         cdef int64_t *own
         cdef int i
         cdef ti_kernel function = function_of(kernel)
+        self.refuse_if_complete()
         ints = kernel.flat_ints(ints)
         for place in (from_, to, max(random, 0)):
             if not 0 <= place < step.num_args:

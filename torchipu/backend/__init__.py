@@ -29,6 +29,7 @@ from torchipu.capture.fx_import import Given
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.held_signals import signals_held
 from torchipu.capture.joint_graph import partition
+from torchipu.capture.saved_in_blocks import without_reads
 from torchipu.capture.whole_ops import whole
 from torchipu.errors import IpuError, OptionsError, nearest
 from torchipu.ir.garbage import seldom_collected
@@ -154,10 +155,12 @@ class _Doors:
             self.roles[node.name] = Role.WEIGHT if is_weight else Role.INPUT
         self.programs.forward = self._program(gm, Leg.FORWARD, "forward", self.num_results)
         self.programs.num_inputs = len(placeholders(gm))
+        self._note_trained()
         return self.programs.forward
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a backward."""
+        without_reads(gm)
         for node in placeholders(gm):
             if node.name not in self.roles:
                 self.roles[node.name] = Role.GRADIENT if node.name.startswith("tangents") else Role.ACTIVATION
@@ -166,8 +169,15 @@ class _Doors:
         if put_together is not None:
             program = run
             run = _boxed(lambda arguments: put_together(program(arguments)))
+        else:
+            self._note_trained()
         self.programs.note_backward(run, gm)
         return run
+
+    def _note_trained(self) -> None:
+        """Take note of the last program where a call of it is all that there is to do."""
+        if isinstance(self.program, Program):
+            self.programs.trained.append(self.program)
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a forward without a backward."""

@@ -6,12 +6,15 @@ would run in eager with nothing said, under ``strict`` too.
 
 from __future__ import annotations
 
+import sysconfig
 import threading
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 from torch._dynamo import convert_frame
 from torch._dynamo.types import ConvertFrameReturn
 
@@ -26,6 +29,10 @@ _REMEDY = (
     "keep what breaks the graph out of loops, with blocks and try blocks, where torch cannot go on after it: "
     "docs/graph_breaks.md says what to write instead"
 )
+_INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
+_STANDARD = ("<frozen", sysconfig.get_paths()["stdlib"])
+_OF_TORCH = (TORCH_ROOT, OUR_ROOT, str(Path(sympy.__file__).parent))
+"""Where torch and what it computes sizes with lie."""
 
 
 class _Thread(threading.local):
@@ -76,7 +83,7 @@ def _telling(plain: Callable[..., ConvertFrameReturn]) -> Callable[..., ConvertF
             return _left.again("a break of the graph")
         found = plain(self, frame, *args, **kwargs)
         raised, _thread.error = _thread.error, None
-        if raised is None or not is_left(found) or _is_of_torch(code):
+        if raised is None or not is_left(found) or _is_of_libraries(code):
             return found
         error = as_capture_error(raised)
         if is_strict:
@@ -87,9 +94,10 @@ def _telling(plain: Callable[..., ConvertFrameReturn]) -> Callable[..., ConvertF
     return call
 
 
-def _is_of_torch(code: types.CodeType) -> bool:
-    """Whether code is none of the user's: what it calls is traced by itself."""
-    return code.co_filename.startswith((TORCH_ROOT, OUR_ROOT))
+def _is_of_libraries(code: types.CodeType) -> bool:
+    """Whether code is none of the user's, as where compiled autograd runs within a frame: what it calls is traced."""
+    of_python = code.co_filename.startswith(_STANDARD) and not code.co_filename.startswith(_INSTALLED)
+    return of_python or code.co_filename.startswith(_OF_TORCH)
 
 
 def _named(code: types.CodeType) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch._dynamo.compiled_autograd import extract_bw_module
 from torch._dynamo.eval_frame import innermost_fn
 from torch._functorch._aot_autograd import runtime_wrappers, schemas, utils
 from torch._guards import TracingContext
@@ -23,6 +24,7 @@ from torch.autograd import forward_ad
 from torch.fx import GraphModule
 
 from torchipu.backend.program import Program
+from torchipu.backend.saved_block import SavedBlock, Unpacked
 from torchipu.backend.second_order import differentiable_once, function_node, once, refuse_tangents
 
 Call = Callable[..., Any]
@@ -51,6 +53,7 @@ class Programs:
         num_inputs: Placeholders of the forward.
         without_gradient: Inputs that get none.
         inference: Takes the inputs, and returns the results, where nothing between Dynamo and it is left to do.
+        trained: Forward and backward as programs, each where it is one of known sizes and nothing else.
     """
 
     is_altered: bool
@@ -59,6 +62,7 @@ class Programs:
     num_inputs: int = -1
     without_gradient: frozenset[int] = frozenset()
     inference: Program | None = None
+    trained: list[Program] = field(default_factory=list)
 
     @classmethod
     def of(cls, gm: GraphModule) -> Programs:
@@ -223,14 +227,22 @@ def _function_of(aot: Any, programs: Programs, name: str) -> Call:
     unwanted = [place for place, info in enumerate(metadata.output_info, written) if not info.requires_grad]
     formats = [meta.memory_format for meta in metadata.subclass_tangent_meta]
     is_nondeterministic = metadata.deterministic is False
+    blocks = _Blocks(programs, saved)
 
     class CompiledFunction(aot):
         """The same as AOT autograd's function, of a graph that leaves it nothing to do."""
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            values = run_forward(list(inputs))
-            ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in values[saved]])
+            block = None if utils.top_saved_tensors_hooks() is not None else blocks.found()
+            values = None if block is None else block.forward(inputs)
+            if block is None or values is None:
+                values = run_forward(list(inputs))
+                kept = values[saved]
+            else:
+                ctx.block, ctx._forward_cls = block, InBlock
+                kept = values[block.num_results:]
+            ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in kept])
             # What compiled autograd reads.
             ctx.symints = ctx.opaque_objects = ctx._tensors_no_vc_check = ()
             if unwanted:
@@ -246,20 +258,72 @@ def _function_of(aot: Any, programs: Programs, name: str) -> Call:
         def backward(ctx: Any, *boxed: Any) -> Any:
             gradients: Sequence[Any] = boxed[0] if len(boxed) == 1 and type(boxed[0]) is list else boxed
             tangents = [gradients[place] for place in wanted]
+            block: SavedBlock | None = getattr(ctx, "block", None)
             if is_nondeterministic and torch.are_deterministic_algorithms_enabled():
-                return aot.backward(ctx, *boxed)  # raises
+                return aot.backward(_unpacked(ctx, block), *boxed)  # raises
             for place, (tangent, lies) in enumerate(zip(tangents, formats, strict=True)):
                 if type(tangent) is not torch.Tensor:
-                    return aot.backward(ctx, *boxed)  # takes it apart, or raises
+                    return aot.backward(_unpacked(ctx, block), *boxed)  # takes it apart, or raises
                 if tangent.stride() != lies.stride:
                     tangents[place] = runtime_wrappers.coerce_to_expected_memory_format(tangent, lies)
-            arguments = [*ctx.saved_tensors, *tangents]
+            held = ctx.saved_tensors
             # Dynamo is not to look into the program where it compiles what calls backward.
-            found = (run_backward if get_eval_frame_callback() is None else untraced_backward)(arguments)
+            is_looked_at = get_eval_frame_callback() is not None
+            found = None if block is None or is_looked_at else block.backward([*held, *tangents])
+            if found is None:
+                held = held if block is None else block.unpacked(held)
+                found = (untraced_backward if is_looked_at else run_backward)([*held, *tangents])
             return once(found, ctx.inputs, name) if torch.is_grad_enabled() else tuple(found)
+
+    class InBlock(CompiledFunction):
+        """The same for compiled autograd where the forward saved a block: the graph of the backward reads that."""
+
+        _lazy_backward_info = runtime_wrappers.CachedAutogradLazyBackwardCompileInfo(
+            lambda: blocks.reading(extract_bw_module(aot)),
+        )
 
     record: Call = super(torch.autograd.Function, CompiledFunction).apply  # type: ignore[misc]
     return _with_writing(record, targets) if written else record
+
+
+def _unpacked(ctx: Any, block: SavedBlock | None) -> Any:
+    """Return the context of a backward with all saved values as tensors."""
+    return ctx if block is None else Unpacked(ctx, block.unpacked(ctx.saved_tensors))
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """Whether what the forward of a graph saves lies in a block, which shows once both programs have run.
+
+    Where hooks are called for what is saved, each value is a tensor: torch.utils.checkpoint asks for as many when it
+    runs a forward again, whatever has run in between.
+
+    Attributes:
+        programs: Of the graph.
+        saved: Places of what is saved among the results of the forward.
+        block: What was found.
+        was_sought: Whether it was sought.
+    """
+
+    programs: Programs
+    saved: slice
+    block: SavedBlock | None = None
+    was_sought: bool = False
+
+    def found(self) -> SavedBlock | None:
+        """Return how it lies in a block, or None where each saved value is a tensor."""
+        trained = self.programs.trained
+        if not self.was_sought and len(trained) == 2 and all(program.quick is not None for program in trained):
+            self.was_sought = True
+            forward, backward = trained
+            self.block = SavedBlock.of(forward, backward, self.saved)
+        return self.block
+
+    def reading(self, backward: Any) -> GraphModule:
+        """Return the graph of the backward as it reads a block."""
+        assert self.block is not None
+        assert isinstance(backward, GraphModule)
+        return self.block.reading(backward)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from torchipu.capture.checkpointed_norms import with_running_statistics, without
 from torchipu.capture.fx_source import checkpoint_region_of
 from torchipu.capture.process_wide import replaced
 from torchipu.capture.repeated_nodes import merge_repeated
+from torchipu.capture.saved_in_blocks import read_as_images
 
 aten = torch.ops.aten
 
@@ -48,6 +49,7 @@ def partition(joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[Gra
     with replaced(partitioners, "has_recomputable_rng_ops", lambda module: False):
         forward, backward = partitioners.default_partition(joint, joint_inputs, **kwargs)
     with_running_statistics(forward)
+    read_as_images(backward)
     return forward, backward
 
 

@@ -29,6 +29,7 @@ from torchipu.host.lanes import Lanes, Layout, order_of
 from torchipu.host.lent import Lent
 from torchipu.host.observation import Observation
 from torchipu.host.output_memory import OutputMemory, Room
+from torchipu.host.packing import Block, Packing
 from torchipu.host.placed_states import PlacedStates
 from torchipu.host.plan import HostPlan
 from torchipu.host.prepared_from import PreparedFrom
@@ -448,7 +449,8 @@ class BoundPlan:
     def call(
         self, inputs: Sequence[tuple[int, torch.dtype, int, tuple[int, ...] | None]],
         results: Sequence[tuple[int | None, int | None]], threads: int, lock: Any, memory: OutputMemory,
-        frozen: Sequence[tuple[int | None, torch.Tensor | None]],
+        frozen: Sequence[tuple[int | None, torch.Tensor | None]], packing: Packing | None = None,
+        block: Block | None = None,
     ) -> Call:
         """Return a call of a repeatable plan, for one micro-batch, that finds nothing anew that stays.
 
@@ -461,15 +463,23 @@ class BoundPlan:
             memory: Gives memory to results.
             frozen: Place among the arguments of each tensor that the steps before the first micro-batch read, or the
                 tensor.
+            packing: Of the plan's results, where some are no tensors of their own; None where all are.
+            block: An argument that holds other inputs; None where there is none.
         """
         plan, begin = self.host_plan, self.host_plan.num_prologue
         end = begin + plan.num_body
         prologue = (begin if frozen else 0, begin)
         return Call(
             self.engine, inputs, self.rooms, FIRST_EXTERNAL + len(self.graph.inputs), results,
-            (prologue, (begin, end), (end, len(plan.steps))), threads, torch, memory.empty_of(self.rooms), lock,
+            (prologue, (begin, end), (end, len(plan.steps))), threads, torch,
+            memory.empty_of(self.rooms if packing is None else packing.made), lock,
             self.shared, ARENA, RESTING, frozen, self.prepared_from,
             lambda trap: explained(trap, plan, self.graph, 1, 1),
+            None if packing is None else packing.offsets,
+            None if block is None else (
+                block.place, block.num_bytes,
+                [(FIRST_EXTERNAL + number, offset) for number, (offset, _) in block.rooms.items()],
+            ),
         )
 
     def _run(self, micro_batches: int, iterations: int, threads: int, borrow: bool, is_prepared: bool) -> None:

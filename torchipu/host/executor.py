@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -18,6 +17,8 @@ from torchipu.host.edge import Edge
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.kept_states import undrawn_where_it_fails
 from torchipu.host.observation import Observation
+from torchipu.host.output_memory import Room
+from torchipu.host.packing import Block, Packing
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resting import is_resting, zeros_of
@@ -53,13 +54,6 @@ def threads_of_torch() -> int:
     Dynamo compiles anew once ``torch.set_num_threads`` has been called. The share that a launcher gives comes first.
     """
     return default_threads() if os.environ.get(HOST_THREADS) else min(default_threads(), torch.get_num_threads())
-
-
-def may_be_traced_again() -> bool:
-    """Return whether compiled autograd is on, which traces a backward by the shapes of what is saved for it."""
-    running, settings = (sys.modules.get(f"torch._dynamo.{name}") for name in ("compiled_autograd", "config"))
-    is_on = getattr(running, "compiled_autograd_enabled", False)  # Dynamo takes a second to import: others do
-    return bool(is_on or getattr(settings, "compiled_autograd", False))
 
 
 class GraphExecutor:
@@ -156,19 +150,26 @@ class GraphExecutor:
 
     def repeated(
         self, places: Sequence[int], results: Sequence[tuple[int | None, int | None]],
+        packing: Packing | None = None, block: Block | None = None,
     ) -> Call | None:
         """Return a call that does as the last one did with all found that stays, which most calls of a graph are.
 
         Args:
             places: Of each tensor that `as_they_lie` takes that among the arguments of a call.
-            results: What the call returns: by number an output, or an argument; None of both for None.
+            results: What the call returns: by number a tensor that is made, or an argument; None of both for None.
+            packing: Where the last call's results are to lie; each as a tensor of its own where it is None.
+            block: Holds some of what the graph reads, whose places do not count; numbers are those of the tensors that
+                `as_they_lie` takes.
 
         Returns:
-            The call, for tensors that lie as those of the last one; None where a run of it takes more than that.
+            The call, for tensors that lie as those of the last one; None where a run of it takes more than that, or
+            what the block holds did not lie so.
         """
         layout = self.last_layout  # read once: other threads call too
         bound = self.plans.get((layout, False))
         if bound is None or self.edge.written or not bound.is_repeatable:
+            return None
+        if packing is not None and packing.rooms != tuple(bound.rooms):
             return None
         constants = dict(self.fixed)
         numbers = [place for place in range(len(self.graph.inputs)) if place not in constants]
@@ -184,9 +185,19 @@ class GraphExecutor:
             (place, dtype, FIRST_EXTERNAL + number, lying)
             for place, dtype, number, lying in zip(places, self.dtypes, numbers, strides, strict=True)
         ]
+        if block is not None:
+            if not all(room.is_of(self.dtypes[number], strides[number]) for number, (_, room) in block.rooms.items()):
+                return None
+            inputs = [given for number, given in enumerate(inputs) if number not in block.rooms]
+            block = replace(block, rooms={numbers[number]: held for number, held in block.rooms.items()})
         return bound.call(
-            inputs, results, self.threads, self._lock, self.output_memory, frozen,
+            inputs, results, self.threads, self._lock, self.output_memory, frozen, packing, block,
         )
+
+    def last_rooms(self) -> Sequence[Room] | None:
+        """Return what the results of the last call took; None where they were not all in memory of their own."""
+        bound = self.plans.get((self.last_layout, False))
+        return bound.rooms if bound is not None and bound.are_fresh else None
 
     @property
     def num_bytes(self) -> int:
@@ -200,8 +211,6 @@ class GraphExecutor:
         observation = Observation(traps=self.traps, counts=self.counts)
         with seldom_collected():
             graph, edge = self.graph, self.edge if are_apart else replace(self.edge, written={})
-            if edge.in_blocks and may_be_traced_again():
-                edge = replace(edge, in_blocks=frozenset())
             host_plan = None if observation.is_on else self._sized_plan(strides, edge)
             if host_plan is None:
                 graph = graph if self.sized is None else self.sized.graph()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import starmap
 from typing import NamedTuple
 
 import torch
@@ -45,6 +47,11 @@ class Room(NamedTuple):
             strides = tuple(math.prod(max(1, size) for size in shape[place + 1 :]) for place in range(len(shape)))
         return cls(shape, strides, dtype, dtype.itemsize * math.prod(shape))
 
+    def is_of(self, dtype: torch.dtype, strides: tuple[int, ...] | None) -> bool:
+        """Return whether tensors with room like this have these strides, None where torch calls them contiguous."""
+        like = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+        return self.dtype is dtype and strides == (None if like.is_contiguous() else self.strides)
+
 
 def _empty_strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
@@ -59,8 +66,27 @@ def _strides_of_a_copy(value: torch.Tensor) -> tuple[int, ...] | None:
     return None if value.is_contiguous() else torch.empty_like(value, device="meta").stride()
 
 
-def _all_fresh(wanted: Sequence[Room]) -> list[torch.Tensor]:
-    return [_fresh(shape, strides, dtype) for shape, strides, dtype, _ in wanted]
+class _Wanted(NamedTuple):
+    """What a call makes, as often as it comes.
+
+    Attributes:
+        at_first: Shape, strides and element type of each tensor, a large one's without elements.
+        large: Place and room of each large one.
+        large_bytes: Of all these.
+    """
+
+    at_first: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
+    large: list[tuple[int, Room]]
+    large_bytes: int
+
+    @classmethod
+    def of(cls, rooms: Sequence[Room]) -> _Wanted:
+        """Return it for the rooms of a call's results."""
+        large = [(place, room) for place, room in enumerate(rooms) if room.num_bytes >= LEAST_BYTES]
+        at_first = [(room.shape, room.strides, room.dtype) for room in rooms]
+        for place, room in large:
+            at_first[place] = ((0,), (1,), room.dtype)
+        return cls(at_first, large, sum(room.num_bytes for _, room in large))
 
 
 class _Kept(NamedTuple):
@@ -79,6 +105,9 @@ class _Kept(NamedTuple):
     def is_idle(self) -> bool:
         """Whether it may be taken again."""
         return self.is_free() and self.is_private()
+
+
+_NONE: Iterator[_Kept] = iter(())
 
 
 class OutputMemory:
@@ -105,16 +134,22 @@ class OutputMemory:
         Args:
             wanted: What each takes.
         """
-        asked = sum([room.num_bytes for room in wanted if room.num_bytes >= LEAST_BYTES])
-        if not asked:
-            return [_fresh(room.shape, room.strides, room.dtype) for room in wanted]
-        with self._lock:
-            self._largest_call = max(self._largest_call, asked)
-            return self._taken_again(wanted) or self._made(wanted)
+        return self._empty(_Wanted.of(wanted))
 
-    def empty_of(self, wanted: Sequence[Room]) -> Callable[[Sequence[Room]], list[torch.Tensor]]:
-        """Return what does for these as `empty` does: for small ones alone that is less."""
-        return self.empty if any(room.num_bytes >= LEAST_BYTES for room in wanted) else _all_fresh
+    def empty_of(self, wanted: Sequence[Room]) -> Callable[[], list[torch.Tensor]]:
+        """Return what does for these as `empty` does, at call after call."""
+        return partial(self._empty, _Wanted.of(wanted))
+
+    def _empty(self, wanted: _Wanted) -> list[torch.Tensor]:
+        made = list(starmap(_fresh, wanted.at_first))
+        if not wanted.large:
+            return made
+        with self._lock:
+            self._largest_call = max(self._largest_call, wanted.large_bytes)
+            storages = self._taken_again(wanted.large) or self._made(wanted.large)
+        for (place, room), storage in zip(wanted.large, storages, strict=True):
+            made[place].set_(storage, 0, room.shape, room.strides)
+        return made
 
     def copies(self, values: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
         """Return copies of values, all of one call, whose dimensions lie in the order of the originals' where they can.
@@ -132,40 +167,30 @@ class OutputMemory:
             target.copy_(value.detach())
         return made
 
-    def _taken_again(self, wanted: Sequence[Room]) -> list[torch.Tensor] | None:
-        """Return tensors in memory that is kept; None where there is not enough of it."""
-        made = []
-        for room in wanted:
-            if room.num_bytes < LEAST_BYTES:
-                made.append(_fresh(room.shape, room.strides, room.dtype))
-                continue
-            storage = next((kept.storage for kept in self._by_size.get(room.num_bytes, ()) if kept.is_idle()), None)
-            if storage is None:
-                return None
-            made.append(_fresh((0,), (1,), room.dtype).set_(storage, 0, room.shape, room.strides))
-        return made
+    def _taken_again(self, large: Sequence[tuple[int, Room]]) -> list[torch.UntypedStorage] | None:
+        """Return memory that is kept; None where there is not enough of it."""
+        idle = {size: filter(_Kept.is_idle, kept) for size, kept in self._by_size.items()}  # each is looked at once
+        found = [next(idle.get(room.num_bytes, _NONE), None) for _, room in large]
+        return None if None in found else [kept.storage for kept in found if kept is not None]
 
-    def _made(self, wanted: Sequence[Room]) -> list[torch.Tensor]:
-        """Return tensors, as many as can be in memory that is kept; forget what is kept in vain."""
+    def _made(self, large: Sequence[tuple[int, Room]]) -> list[torch.UntypedStorage]:
+        """Return memory, of what is kept as much as can be; forget what is kept in vain."""
         free = self._take_free()
-        made, kept = [], []
-        for room in wanted:
+        taken = []
+        for _, room in large:
             fitting = free.get(room.num_bytes)
             if fitting:
-                kept.append(fitting.pop())
-                made.append(_fresh((0,), (1,), room.dtype).set_(kept[-1].storage, 0, room.shape, room.strides))
+                taken.append(fitting.pop())
                 continue
-            made.append(_fresh(room.shape, room.strides, room.dtype))
-            if room.num_bytes >= LEAST_BYTES:
-                storage = made[-1].untyped_storage()
-                kept.append(_Kept(storage, storage.data_ptr(), room.num_bytes))
+            storage = _fresh((room.num_bytes,), (1,), torch.uint8).untyped_storage()
+            taken.append(_Kept(storage, storage.data_ptr(), room.num_bytes))
         unused = [one for fitting in free.values() for one in fitting]
-        self._kept = [*unused, *self._kept, *kept]
+        self._kept = [*unused, *self._kept, *taken]
         self._forget_first()
         self._by_size = {}
         for one in self._kept:
             self._by_size.setdefault(one.num_bytes, []).append(one)
-        return made
+        return [one.storage for one in taken]
 
     def _take_free(self) -> dict[int, list[_Kept]]:
         """Take out and return what nobody else has, by bytes; forget what is no longer private."""
