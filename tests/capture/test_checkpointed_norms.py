@@ -63,7 +63,7 @@ class Beside(nn.Module):
     def __init__(self, *, is_checkpointed: bool) -> None:
         super().__init__()
         self.is_checkpointed = is_checkpointed
-        self.conv, self.outer = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.conv, self.outer = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
         self.first, self.second = nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4, eps=0.5, affine=False)
         self.frozen = nn.BatchNorm2d(4).eval()
         nn.init.uniform_(self.frozen.running_var, 0.1, 0.5)
@@ -84,4 +84,4 @@ def test_norms_that_differ_and_norms_outside_stay_what_they_are() -> None:
     exact, xs = copy.deepcopy(plain).double(), torch.randn(2, 3, 4, 9, 8)
     found = trained(model, torch.compile(model, backend="ipu"), xs)
     for mine, wanted in zip(found, trained(exact, exact, xs.double()), strict=True):
-        torch.testing.assert_close(mine.double(), wanted, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(mine.double(), wanted, rtol=1e-4, atol=2e-5)
