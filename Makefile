@@ -15,6 +15,7 @@ FUZZ_GRAPHS ?= 0:50000
 FUZZ_WIDE ?= 0:20000
 FUZZ_LARGE ?= 0:10000
 FUZZ_SPECIAL ?= 0:10000
+FUZZ_NETWORKS ?= 0:5000
 FUZZ_MODELS ?= 0:10000
 RELIABILITY_ARGS ?=
 WHEEL_PYTHONS ?=
@@ -104,7 +105,8 @@ fuzz: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.fuzz wide --seeds $(FUZZ_WIDE); wide=$$?; \
 	$(PY) -m tests.fuzz large --seeds $(FUZZ_LARGE); large=$$?; \
 	$(PY) -m tests.fuzz special --seeds $(FUZZ_SPECIAL); special=$$?; \
-	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$((graphs | wide | large | special))
+	$(PY) -m tests.fuzz networks --seeds $(FUZZ_NETWORKS); networks=$$?; \
+	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$((graphs | wide | large | special | networks))
 
 crashes: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.cache.writers --kills 1000 $(CRASHES_ARGS)

@@ -205,6 +205,24 @@ def test_explain_names_the_line_of_a_graph_break() -> None:
     assert "1 graph break," in explanation.text()
 
 
+def test_explain_tells_the_programs_of_a_model_that_was_compiled_before() -> None:
+    model, x = torch.nn.Linear(4, 2), torch.ones(3, 4)
+    compiled = torch.compile(model, backend="ipu")
+    expected = compiled(x)
+    for _ in range(2):
+        explanation = explain(model, x)
+        assert (len(explanation.programs), explanation.recompilations) == (1, [])
+    torch.testing.assert_close(compiled(x), expected)
+
+
+def test_explain_is_not_bound_by_compilations_of_other_models() -> None:
+    for size in range(2, 2 + torch._dynamo.config.recompile_limit):
+        torch.compile(torch.nn.Linear(4, size), backend="ipu", dynamic=False)(torch.ones(size, 4))
+    explanation = explain(torch.nn.Linear(4, 2), torch.ones(3, 4), options={"strict": True})
+    assert explanation.error is None
+    assert (len(explanation.programs), explanation.eager_functions) == (1, [])
+
+
 def test_explain_lists_ops_without_a_record() -> None:
     explanation = explain(lambda x: torch.linalg.qr(x)[1], torch.ones(5, 5))
     assert "aten.linalg_qr.default" in explanation.text()
@@ -224,6 +242,7 @@ def test_explain_takes_a_function_that_returns_a_model(
         "import torch\n\ndef make():\n    return torch.nn.Linear(4, 2), torch.ones(3, 4)\n", encoding="utf-8"
     )
     monkeypatch.chdir(tmp_path)
+    torch.compile(torch.nn.Linear(4, 2), backend="ipu")(torch.ones(3, 4))  # as another test may have done
     try:
         assert main(["explain", "explained_model:make"]) == 0
     finally:

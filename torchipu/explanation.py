@@ -148,13 +148,15 @@ def explain(
     """Compile a model or a function for the IPU, run it once, and say what became of it.
 
     The backward graph is compiled too when the result holds a scalar that requires a gradient. Gradients that the
-    parameters had are restored.
+    parameters had are restored. What `torch.compile` has compiled before is forgotten, as `torch._dynamo.explain` does:
+    it is compiled again when it is called next.
 
     Args:
         function: A module, or a function of tensors.
         inputs: Its arguments.
         options: As for ``torch.compile(..., options=...)``.
     """
+    torch._dynamo.reset()  # code that has run before, in this model or in another one, would not be compiled again
     compiled = torch.compile(function, backend=ipu_backend, options=dict(options or {}))
     name = getattr(function, "__name__", type(function).__name__)
     with listening(Explanation(name)) as explanation:
@@ -166,7 +168,7 @@ def explain_function(reference: str) -> Explanation:
     """Explain ``module:function``.
 
     The function takes no arguments. It either returns ``(model, inputs)``, which are then compiled and run once,
-    or does all of it itself, with either door.
+    or does all of it itself, with either door. What `torch.compile` has compiled before is forgotten, as by `explain`.
 
     Raises:
         ValueError: The reference is not of this form, or names nothing that can be called.
@@ -178,6 +180,7 @@ def explain_function(reference: str) -> Explanation:
         function = getattr(importlib.import_module(module_name), function_name, None)
         if not callable(function):
             raise ValueError(f"{module_name} has no function {function_name!r}")
+        torch._dynamo.reset()
         with listening(Explanation(reference)) as explanation:
             made = function()
             if is_model_and_inputs(made):
@@ -191,10 +194,13 @@ def explain_function(reference: str) -> Explanation:
 def explain_script(path: str, arguments: Sequence[str] = ()) -> Explanation:
     """Run a script as ``python path arguments...`` would, and say what it compiled for the IPU.
 
+    What `torch.compile` has compiled before is forgotten, as by `explain`.
+
     Raises:
         FileNotFoundError: There is no such script.
     """
     refuse_missing(path)
+    torch._dynamo.reset()
     with listening(Explanation(path)) as explanation:
         run_script(path, arguments)
     return explanation

@@ -9,6 +9,7 @@ import horovod.torch as hvd
 import poptorch
 import torch
 import torch._dynamo  # once, for all processes
+import torch.distributed as dist
 
 from tests.distributed.forked import Scenario
 from tests.distributed.instances import AT_A_PORT, error_of, under_torchrun
@@ -224,7 +225,64 @@ def come_to_an_end(rank: int) -> Any:
     return found | {"weight": weight.item(), "table": table.weight.flatten().tolist()}
 
 
+COMBINED = {
+    "Sum": lambda rows: rows.sum(0, dtype=rows.dtype), "Product": lambda rows: rows.prod(0, dtype=rows.dtype),
+    "Min": lambda rows: rows.amin(0), "Max": lambda rows: rows.amax(0),
+}
+"""What ops make of the rows of all processes; bools have two of them."""
+FEW_AND_MANY = (0, 1, 255, 256, 257, 1024, 1025)
+"""Elements: those of four bytes, and of one, go round with what processes ask for up to one of these."""
+
+
+def values_of(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return small numbers of a process, of which sums and products are exact."""
+    values = torch.arange(count) * (rank + 1) % 5 - 1
+    return values % 2 == 0 if dtype == torch.bool else (values.abs() if dtype == torch.uint8 else values).to(dtype)
+
+
+def exchange_few_and_many(rank: int) -> Any:
+    """Return what differs from what processes give, and how many exchanges of torch.distributed each takes."""
+    under_torchrun(rank, 3)
+    hvd.init()
+    wrong, exchanges = [], {}
+    counted, gather, reduce, send = [0], dist.all_gather, dist.all_reduce, dist.broadcast
+
+    def counting(exchange: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            counted[0] += 1
+            return exchange(*args, **kwargs)
+
+        return called
+
+    dist.all_gather, dist.all_reduce, dist.broadcast = counting(gather), counting(reduce), counting(send)
+    try:
+        for dtype in (torch.float32, torch.bool, torch.int64, torch.uint8, torch.float16, torch.bfloat16):
+            for count in FEW_AND_MANY:
+                rows = torch.stack([values_of(one, count, dtype) for one in RANKS])
+                for name in ("Min", "Max") if dtype == torch.bool else COMBINED:
+                    found = hvd.allreduce(rows[rank], op=getattr(hvd, name))
+                    if not torch.equal(found, COMBINED[name](rows)):
+                        wrong.append(f"{name} of {count} {dtype}")
+                counted[0] = 0
+                sent = hvd.broadcast(rows[rank], 1)
+                exchanges[f"{count} {dtype}"] = counted[0]
+                if not torch.equal(sent, rows[1]):
+                    wrong.append(f"broadcast of {count} {dtype}")
+        lying = torch.arange(6.0).reshape(2, 3).t() + rank  # not one row behind another
+        wrong += [] if torch.equal(hvd.broadcast(lying, 2), lying - rank + 2) else ["broadcast of a transposed one"]
+        counted[0] = 0
+        hvd.grouped_allreduce([torch.ones(2), torch.ones((), dtype=torch.int64)], op=hvd.Sum)
+        exchanges["of two types"] = counted[0]
+        counted[0] = 0
+        hvd.grouped_allreduce([torch.ones(2), torch.ones(())], op=hvd.Sum)
+        exchanges["of one type"] = counted[0]
+    finally:
+        dist.all_gather, dist.all_reduce, dist.broadcast = gather, reduce, send
+    return {"wrong": wrong, "exchanges": exchanges}
+
+
 SCENARIOS = {
+    "few": Scenario(exchange_few_and_many, RANKS, AT_A_PORT),
     "sets": Scenario(exchange_in_sets, RANKS, AT_A_PORT),
     "two_ways": Scenario(reduce_in_two_ways, RANKS, AT_A_PORT),
     "compressed": Scenario(compress, RANKS, AT_A_PORT),

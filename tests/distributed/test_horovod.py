@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.distributed.forked import Outcome, outcomes
-from tests.distributed.process_sets import DIFFERENT, EXCHANGES, OPS, RANKS, own_rows
+from tests.distributed.process_sets import DIFFERENT, EXCHANGES, FEW_AND_MANY, OPS, RANKS, own_rows
 
 # Horovod 0.28's parameters, in their order: programs give them by position.
 SCALES = "prescale_factor postscale_factor"
@@ -289,6 +289,15 @@ def test_processes_that_have_joined_give_zeros(ran: dict[str, list[Any]]) -> Non
         moved = [-3.0, -2.0, -1.0][: 3 - rank]
         assert found["weight"] == pytest.approx(sum(moved))
         assert found["table"] == pytest.approx([*moved, *[0.0] * (4 - len(moved))])
+
+
+def test_few_values_go_round_with_what_is_asked_for_and_many_after_it(ran: dict[str, list[Any]]) -> None:
+    for found in ran["few"]:
+        assert found["wrong"] == []
+        exchanges = found["exchanges"]
+        assert [exchanges[f"{count} torch.float32"] for count in FEW_AND_MANY] == [1, 1, 1, 1, 2, 2, 2]
+        assert [exchanges[f"{count} torch.uint8"] for count in FEW_AND_MANY] == [1, 1, 1, 1, 1, 1, 2]
+        assert (exchanges["of one type"], exchanges["of two types"]) == (1, 3)
 
 
 def test_bools_are_compared_and_not_summed(alone: None) -> None:

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import generate, large, nnsmith_models, special
+from tests.fuzz import generate, large, networks, nnsmith_models, special
 from tests.fuzz.batches import Result, run_batches, run_here
-from tests.fuzz.doors import door_of
+from tests.fuzz.doors import OF_NETWORKS, door_of
 from tests.fuzz.judge import judge
 from tests.fuzz.minimise import minimise
 from tests.fuzz.program import Program
@@ -25,8 +25,8 @@ FAILURES = ("wrong", "error", "crash", "hang")
 
 
 KINDS: dict[str, Callable[[int], Program]] = {
-    "graphs": generate.generate, "wide": functools.partial(generate.generate, draws=ALL),
-    "large": large.generate, "nnsmith": nnsmith_models.generate, "special": special.generate,
+    "graphs": generate.generate, "wide": functools.partial(generate.generate, draws=ALL), "large": large.generate,
+    "networks": networks.generate, "nnsmith": nnsmith_models.generate, "special": special.generate,
 }
 """Where programs come from."""
 
@@ -34,7 +34,7 @@ KINDS: dict[str, Callable[[int], Program]] = {
 def judge_seed(kind: str, seed: int) -> Result:
     """Judge the program of a seed."""
     program = KINDS[kind](seed)
-    door = door_of(seed, program)
+    door = door_of(seed, program, OF_NETWORKS if kind == "networks" else None)
     verdict = judge(program, door)
     return Result(seed, door, verdict.word, verdict.detail)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import linecache
 import math
@@ -45,6 +46,8 @@ class Given:
         offset: About which values of floating point lie, at a distance of about one.
         is_special: Whether values are NaN, infinities, zeros of both signs and few others, and integers those at the
             ends of their range and few others.
+        scale: What values of floating point are multiplied by.
+        kept: Whether a model keeps it, as a buffer that it may write into.
     """
 
     shape: tuple[int, ...]
@@ -55,6 +58,8 @@ class Given:
     seed: int = 0
     offset: float = 0.0
     is_special: bool = False
+    scale: float = 1.0
+    kept: bool = False
 
     def tensor(self) -> torch.Tensor:
         """Make it, the same at each call."""
@@ -64,7 +69,7 @@ class Given:
             choices = torch.tensor(self.choices(), dtype=DTYPES[self.dtype])
             value = choices[torch.randint(len(choices), shape, generator=generator)]
         elif self.dtype in ("float", "half"):
-            value = (torch.randn(shape, generator=generator) + self.offset).to(DTYPES[self.dtype])
+            value = ((torch.randn(shape, generator=generator) + self.offset) * self.scale).to(DTYPES[self.dtype])
         else:
             value = torch.randint(self.bound, shape, generator=generator).to(DTYPES[self.dtype])
         value = self._laid_out(value)
@@ -190,6 +195,7 @@ class Program:
         space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "torchipu": torchipu, **types}
         space["device"] = torch.device  # as torch prints one, and lines of NNSmith's models name it
         space["watch"] = watch
+        space["inner"] = _as_it_is if watch is None else functools.partial(watch, dtype="float")
         exec(compile(source, name, "exec"), space)
         function: Callable[..., list[torch.Tensor]] = space["forward"]
         return function
@@ -212,6 +218,11 @@ class Program:
             for node in data["nodes"]
         )
         return cls(inputs, nodes, tuple(data["outputs"]), tuple(data["cuts"]), data.get("is_special", False))
+
+
+def _as_it_is(value: torch.Tensor) -> torch.Tensor:
+    """Return what is rounded within a line: a step of a checkpoint."""
+    return value
 
 
 def without_dead(program: Program) -> Program:

@@ -16,6 +16,10 @@ import torchipu
 HALF, FLOAT, device = torch.float16, torch.float32, torch.device
 
 
+def inner(value):
+    return value
+
+
 {source}
 
 torch.manual_seed(0)
@@ -65,6 +69,7 @@ def _written(given: Given) -> str:
         "char": ".char()", "byte": ".byte()",
     }[given.dtype]
     drawn = f"(torch.randn({shape}) + {given.offset})" if given.offset else f"torch.randn({shape})"
+    drawn = f"({drawn} * {given.scale})" if given.scale != 1.0 else drawn
     text = f"{drawn}{dtype}" if floating else f"torch.randint({given.bound}, {shape}){dtype}"
     if given.is_special and given.dtype != "bool":
         numbers = ", ".join(f"float({str(one)!r})" if math.isnan(one) or math.isinf(one) else str(one)

@@ -6,16 +6,16 @@ import dataclasses
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.fuzz import __main__ as command
-from tests.fuzz import large, nnsmith_models, special
+from tests.fuzz import large, networks, nnsmith_models, special
 from tests.fuzz.batches import Result, run_batches
-from tests.fuzz.doors import DOORS, door_of, through_backend
+from tests.fuzz.doors import DOORS, OF_NETWORKS, door_of, through_backend, through_training
 from tests.fuzz.generate import Outcome, differentiate, generate
 from tests.fuzz.judge import judge
 from tests.fuzz.minimise import minimise
@@ -24,7 +24,7 @@ from tests.fuzz.script import script
 from tests.fuzz.wide_operators import ALL
 
 FOUND = sorted(Path(__file__).parent.joinpath("found").glob("*.json"))
-GRAPHS, WIDE, LARGE, SPECIAL, MODELS = 60, 20, 20, 20, 30
+GRAPHS, WIDE, LARGE, SPECIAL, NETWORKS, MODELS = 60, 20, 20, 20, 20, 30
 """Seeds of a merge; ``make fuzz`` runs thousands."""
 
 PLAIN = Program(
@@ -67,6 +67,14 @@ def test_programs_on_special_values_give_what_eager_gives(first: int) -> None:
     for seed in range(first, first + 10):
         program = special.generate(seed)
         verdict = judge(program, door_of(seed, program))
+        assert not verdict.is_failure, f"seed {seed}: {verdict}\n{program.source()}"
+
+
+@pytest.mark.parametrize("first", range(0, NETWORKS, 10))
+def test_networks_give_in_training_what_eager_gives(first: int) -> None:
+    for seed in range(first, first + 10):
+        program = networks.generate(seed)
+        verdict = judge(program, door_of(seed, program, OF_NETWORKS))
         assert not verdict.is_failure, f"seed {seed}: {verdict}\n{program.source()}"
 
 
@@ -213,6 +221,33 @@ def test_programs_are_stored_and_printed(capsys: pytest.CaptureFixture[str], tmp
     path.write_text(script(SPECIAL_VALUES, "steps", "output 0: nan"))
     runpy.run_path(str(path), run_name="__main__")
     assert "output 0: off by" in capsys.readouterr().out
+
+
+NETWORK = Program(
+    (
+        Given((2, 3, 4, 4), "float", gradient=True, seed=1),
+        Given((4, 3, 3, 3), "float", gradient=True, seed=2, scale=0.2),
+        Given((4,), "float", seed=3, kept=True), Given((4,), "float", seed=4, offset=9.0, kept=True),
+    ),
+    (
+        Node("F.conv2d({0}, {1}, padding=1)", (0, 1), ("float",)),
+        Node("F.batch_norm({0}, {1}, {2}, training=True, momentum=0.1)", (4, 2, 3), ("float",)),
+        Node("F.silu({0})", (5,), ("float",)),
+    ),
+    (6,),
+)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("momentum=0.1", "momentum=0.2"), ("training=True", "training=False"), ("F.silu({0})", "F.silu({0} * 1.001)"),
+])
+@pytest.mark.parametrize(("door", "through"), [("backend", through_backend), ("training", through_training)])
+def test_what_a_wrong_compiler_makes_of_a_network_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, door: str, through: Callable[[Program], Outcome], old: str, new: str,
+) -> None:
+    assert judge(NETWORK, door).word == "ok"
+    monkeypatch.setitem(DOORS, door, (lambda program: through(with_other_text(program, old, new)), 1.0))
+    assert judge(NETWORK, door).word == "wrong"
 
 
 def test_what_nothing_needs_is_left_out_but_for_writes() -> None:

@@ -108,6 +108,11 @@ def special(size: int) -> dict[str, int]:
     return fuzz("special", size)
 
 
+def networks(size: int) -> dict[str, int]:
+    """Hold so many random convolution networks, which are trained, to eager."""
+    return fuzz("networks", size)
+
+
 def nnsmith(size: int) -> dict[str, int]:
     """Hold so many models of NNSmith to eager."""
     return fuzz("nnsmith", size)

@@ -2,7 +2,8 @@
 
 ``python -m tests.reliability memcheck --size 3`` runs the tests of so many files below ``tests/kernels``, the smallest
 first, and goes on behind those of earlier runs, one that was broken off among them. Valgrind knows no AVX-512, so that
-they run with AVX2, fifty times as slowly as by themselves. The interpreter and torch are not clean, by design: what
+they run with AVX2, fifty times as slowly as by themselves. To import torch alone takes minutes so, which several files
+share. The interpreter and torch are not clean, by design: what
 counts is findings with a kernel of ours among the callers.
 """
 
@@ -24,6 +25,8 @@ OURS = "_kernels/abi."
 """Part of the path of the extension module, which holds all kernels."""
 OTHERS = ("*/libpython*", "*/bin/python*", "*/lib-dynload/*", "*/torch/lib/*", "*/numpy/*")
 """Files whose own findings are not told: of so many that valgrind would look for no more."""
+AT_A_TIME = 8
+"""Files that one process runs."""
 SIZES = (1, 2, 4, 8, 16, 32)
 KINDS = ("Cond", "Overlap", "Free", *(f"{kind}{size}" for kind in ("Value", "Addr") for size in SIZES))
 
@@ -90,15 +93,17 @@ def run(size: int, recorded: Path = RECORDED, folder: Path = JUDGED) -> dict[str
         files: With tests of kernels, that were run.
         all files: With tests of kernels.
         findings: With a kernel among the callers.
-        failed: Files of which a test failed, or that did not end.
+        failed: Processes in which a test failed, or that did not end.
     """
     every = smallest_first()
     paths = every[:size]
-    counts = so_far_and_on("memcheck", "files", recorded, folder, lambda first: map(_of_file, paths[first:]))
+    counts = so_far_and_on("memcheck", "files", recorded, folder, lambda first: (
+        _of_files(paths[start : start + AT_A_TIME]) for start in range(first, len(paths), AT_A_TIME)
+    ))
     return {"all files": len(every)} | {name: counts[name] for name in ("files", "findings", "failed")}
 
 
-def _of_file(path: Path) -> dict[str, int]:
-    status, kinds = findings(("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(path)))
-    none = 5  # status of pytest where a file has no tests for this instruction set
-    return {"files": 1, "findings": len(kinds), "failed": int(status not in (0, none))}
+def _of_files(paths: Sequence[Path]) -> dict[str, int]:
+    status, kinds = findings(("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *map(str, paths)))
+    none = 5  # status of pytest where files have no tests for this instruction set
+    return {"files": len(paths), "findings": len(kinds), "failed": int(status not in (0, none))}

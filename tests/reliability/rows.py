@@ -53,7 +53,8 @@ ROWS = (
     Row("random programs with views, writes, halves and blocks: mismatches", "0 of 50,000",
         "to the last bit, beside the machine that judges",
         (("graphs", _FUZZED), ("wide", "of a wide vocabulary: " + _FUZZED), ("large", "of large sizes: " + _FUZZED),
-         ("special", "on NaN, infinities, ties, the ends of integers and nothing: " + _FUZZED))),
+         ("special", "on NaN, infinities, ties, the ends of integers and nothing: " + _FUZZED),
+         ("networks", "convolution networks in training, with checkpoints and compiled autograd: " + _FUZZED))),
     Row("faults put into the code that the tests catch", "19 of 20, of 300", "all in numerics, memory, schedule, files",
         (("mutants", "{caught} of {mutants} caught, {nearest} of them by the tests nearest to them; each once, by the "
                      "version of its day"),)),

@@ -76,6 +76,10 @@ RUNS = {
         "reliability.elsewhere:special", 10_000, "random programs on special values",
         ("wrong", "error", "crash", "hang"),
     ),
+    "networks": Run(
+        "reliability.elsewhere:networks", 5_000, "random convolution networks in training",
+        ("wrong", "error", "crash", "hang"),
+    ),
     "nnsmith": Run("reliability.elsewhere:nnsmith", 10_000, "models of NNSmith", ("wrong", "error", "crash", "hang")),
     "reached": Run("repeats.share", 1, "all tests that are not thorough", ()),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -42,18 +43,19 @@ def test_a_read_beyond_the_end_is_found_in_the_library_that_does_it(
 def test_a_run_that_was_broken_off_goes_on_behind_the_last_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done: list[str] = []
+    done: list[list[str]] = []
 
-    def of_file(path: Path) -> dict[str, int]:
-        done.append(path.name)
+    def of_files(paths: Sequence[Path]) -> dict[str, int]:
+        done.append([path.name for path in paths])
         if len(done) == 2:
             raise KeyboardInterrupt
-        return {"files": 1, "findings": 3, "failed": 0}
+        return {"files": len(paths), "findings": 3, "failed": 0}
 
-    monkeypatch.setattr(memcheck, "_of_file", of_file)
+    monkeypatch.setattr(memcheck, "AT_A_TIME", 2)
+    monkeypatch.setattr(memcheck, "_of_files", of_files)
     with pytest.raises(KeyboardInterrupt):
-        memcheck.run(3, tmp_path / "recorded", tmp_path / "judged")
-    found = memcheck.run(3, tmp_path / "recorded", tmp_path / "judged")
-    assert found == {"all files": len(memcheck.smallest_first()), "files": 3, "findings": 9, "failed": 0}
-    names = [path.name for path in memcheck.smallest_first()[:3]]
-    assert done == [names[0], names[1], names[1], names[2]]
+        memcheck.run(5, tmp_path / "recorded", tmp_path / "judged")
+    found = memcheck.run(5, tmp_path / "recorded", tmp_path / "judged")
+    assert found == {"all files": len(memcheck.smallest_first()), "files": 5, "findings": 9, "failed": 0}
+    names = [path.name for path in memcheck.smallest_first()[:5]]
+    assert done == [names[:2], names[2:4], names[2:4], names[4:]]

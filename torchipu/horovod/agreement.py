@@ -1,7 +1,9 @@
 """What processes tell one another before each exchange.
 
 gloo asks for nothing: where processes give other shapes, types or sums it mixes up their memory or ends the process. A
-number that stands for what a process asks for goes round first, and what differs is an error in all of them.
+number that stands for what a process asks for goes round first, and what differs is an error in all of them. A small
+exchange is mostly waiting: its values go round with the number, in packets of one size whatever is asked for, and are
+used where all ask for the same.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ JOIN = Request("join")
 KINDS = "kinds of gradients"
 """Which gradients processes have: what an optimiser asks before it combines them."""
 _MADE_UP_FOR = frozenset(["allreduce", "allgather"])
+DIGEST, MOST_ALONG = 8, 1024
+"""Bytes of the number of a request, and of values that go round with it at most."""
 _MOST_SHOWN = 8
 """Tensors of a request that an error shows."""
 
@@ -65,7 +69,11 @@ def described(tensors: Iterable[torch.Tensor], first: int = 0) -> tuple[tuple[st
     return tuple((str(one.dtype).removeprefix("torch."), tuple(one.shape[first:])) for one in tensors)
 
 
-@named_failures
+def are_few(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether all elements of tensors go round with a request; the same in members that ask for the same."""
+    return sum(tensor.nbytes for tensor in tensors) <= MOST_ALONG
+
+
 def agree(request: Request, where: Members) -> Request:
     """Tell the other members what this process is about to exchange, and wait until they have.
 
@@ -79,16 +87,45 @@ def agree(request: Request, where: Members) -> Request:
     Raises:
         HorovodInternalError: They ask for different things, or a process in `join` cannot make up for it.
     """
+    return _agreed(request, where, None)[0]
+
+
+def agree_along(request: Request, own: torch.Tensor, where: Members) -> torch.Tensor | None:
+    """Agree on an exchange, and tell values with it where these are few.
+
+    Args:
+        request: What this process asks for, which says how many values of which type there are.
+        own: Values.
+        where: The members.
+
+    Returns:
+        The values of each member, ``[members, elements]``. None where there are more than go along, where a member is
+        in `join` and has none, and where this process is the only one: the exchange has still to be made.
+
+    Raises:
+        HorovodInternalError: As in `agree`.
+    """
+    return _agreed(request, where, own if are_few([own]) else None)[1]
+
+
+@named_failures
+def _agreed(request: Request, where: Members, own: torch.Tensor | None) -> tuple[Request, torch.Tensor | None]:
+    """Return what is exchanged, and what each member has told with it, if all ask for the same."""
     if where.group is None:
-        return request
-    own = torch.frombuffer(bytearray(hashlib.blake2b(str(request).encode(), digest_size=8).digest()), dtype=torch.int64)
-    digests = [torch.empty_like(own) for _ in where.ranks]
-    dist.all_gather(digests, own, group=where.group)
-    if all(torch.equal(digest, own) for digest in digests):
-        return request
+        return request, None
+    digest = hashlib.blake2b(str(request).encode(), digest_size=DIGEST).digest()
+    packet = torch.frombuffer(bytearray(digest + bytes(MOST_ALONG)), dtype=torch.uint8)
+    values = torch.empty(0, dtype=torch.uint8) if own is None else own.detach().reshape(-1).view(torch.uint8)
+    packet[DIGEST : DIGEST + len(values)] = values
+    packets = torch.empty((where.size, len(packet)), dtype=torch.uint8)
+    dist.all_gather(list(packets.unbind()), packet, group=where.group)
+    if bool((packets[:, :DIGEST] == packet[:DIGEST]).all()):
+        if own is None:
+            return request, None
+        return request, packets[:, DIGEST : DIGEST + len(values)].contiguous().view(own.dtype)
     asked: list[Request] = [request] * where.size
     dist.all_gather_object(asked, request, group=where.group)
-    return _made_up_for(asked, where)
+    return _made_up_for(asked, where), None
 
 
 def _made_up_for(asked: list[Request], where: Members) -> Request:

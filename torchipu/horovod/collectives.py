@@ -1,18 +1,20 @@
 """Exchanges of torch.distributed among the members of a set of processes, which agree on each first; no gradients.
 
-A member on its own has nobody to exchange with, and gets what it gave.
+A member on its own has nobody to exchange with, and gets what it gave. What is small goes round while they agree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from torchipu.horovod.agreement import Request, agree, described
+from torchipu.horovod.agreement import Request, agree, agree_along, are_few, described
 from torchipu.horovod.failures import named_failures
 from torchipu.horovod.processes import Members
+from torchipu.horovod.reductions import Reduction, flat_of, reduce_all
 
 JOINED = "horovod/joined"
 """Key of the store: how often processes have come to `join`."""
@@ -25,19 +27,42 @@ def gather_objects(obj: Any, where: Members) -> list[Any]:
     return _gathered(obj, where)
 
 
+def reduce_tensors(what: str, tensors: Sequence[torch.Tensor], how: Reduction, where: Members) -> None:
+    """Combine each tensor with those of the other members, in place.
+
+    Args:
+        what: Name of the exchange.
+        tensors: Dense ones.
+        how: How.
+        where: The members.
+
+    Raises:
+        HorovodInternalError: They ask for different things, or the exchange failed.
+    """
+    request = Request(what, described(tensors), how)
+    own = flat_of(tensors, how) if are_few(tensors) else None
+    if own is None:
+        agree(request, where)
+        reduce_all(tensors, how, where)
+    else:
+        reduce_all(tensors, how, where, agree_along(request, own, where))
+
+
 @named_failures
 def gather_rows(own: torch.Tensor, where: Members) -> tuple[torch.Tensor, list[int]]:
     """Return the rows of all members, ``[N, ...]`` of each, in which N may differ, and how many each has."""
-    agree(Request("allgather", described([own], first=1)), where)
-    return gather_agreed_rows(own, where)
+    told = agree_along(Request("allgather", described([own], first=1)), torch.tensor([own.shape[0]]), where)
+    return gather_agreed_rows(own, where, None if told is None else told[:, 0].tolist())
 
 
 @named_failures
-def gather_agreed_rows(own: torch.Tensor, where: Members) -> tuple[torch.Tensor, list[int]]:
-    """Do what `gather_rows` does among members that have agreed on it."""
+def gather_agreed_rows(
+    own: torch.Tensor, where: Members, lengths: list[int] | None = None
+) -> tuple[torch.Tensor, list[int]]:
+    """Do what `gather_rows` does among members that have agreed on it, and may know how many rows each has."""
     if where.group is None:
         return own.clone(), [own.shape[0]]
-    lengths = _gathered(own.shape[0], where)
+    lengths = lengths or _gathered(own.shape[0], where)
     padded = own.new_zeros((max(lengths), *own.shape[1:]))
     padded[: own.shape[0]] = own
     parts = [torch.empty_like(padded) for _ in lengths]
@@ -55,9 +80,11 @@ def _gathered(obj: Any, where: Members) -> list[Any]:
 @named_failures
 def count_received(given: list[int], rows: torch.Tensor, where: Members) -> list[int]:
     """Return how many rows each member gives this one, which gives so many of these to each."""
-    agree(Request("alltoall", described([rows], first=1)), where)
+    told = agree_along(Request("alltoall", described([rows], first=1)), torch.tensor(given), where)
     if where.group is None:
         return given
+    if told is not None:
+        return [int(count) for count in told[:, where.rank]]
     counts = torch.empty(where.size, dtype=torch.int64)
     dist.all_to_all_single(counts, torch.tensor(given), group=where.group)
     return [int(count) for count in counts]
@@ -77,8 +104,10 @@ def deal_rows(own: torch.Tensor, received: list[int], given: list[int], where: M
 @named_failures
 def send_to_all(tensor: torch.Tensor, root_rank: int, where: Members) -> None:
     """Give all members the tensor of one, in place."""
-    agree(Request("broadcast", described([tensor]), arguments=(f"root_rank={root_rank}",)), where)
-    if where.group is not None:
+    told = agree_along(Request("broadcast", described([tensor]), arguments=(f"root_rank={root_rank}",)), tensor, where)
+    if told is not None:
+        tensor.copy_(told[where.ranks.index(root_rank)].reshape(tensor.shape))
+    elif where.group is not None:
         sent = tensor.contiguous()
         dist.broadcast(sent, root_rank, group=where.group)
         if sent is not tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchipu.horovod.agreement import JOIN, Request, agree, described
+from torchipu.horovod.agreement import JOIN, Request, agree
 from torchipu.horovod.collectives import (
     come_to_join,
     count_received,
@@ -20,6 +20,7 @@ from torchipu.horovod.collectives import (
     gather_objects,
     gather_rows,
     last_to_join,
+    reduce_tensors,
     send_object_to_all,
     send_to_all,
     wait_for_all,
@@ -110,8 +111,7 @@ def _reduced(
         raise ValueError("allreduce takes dense tensors: use hvd.sparse_allreduce_async, or tensor.to_dense()")
     if how.op not in (Min, Max) and any(tensor.dtype == torch.bool for tensor in tensors):
         raise TypeError(f"{name} has no sums and products of bools: give tensor.int(), or use hvd.Min or hvd.Max")
-    agree(Request(name, described(tensors), how), where)
-    reduce_all(tensors, how, where)
+    reduce_tensors(name, tensors, how, where)
     return list(tensors)
 
 

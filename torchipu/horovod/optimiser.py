@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from torchipu.horovod.agreement import KINDS, Request, agree, described
+from torchipu.horovod.agreement import KINDS
+from torchipu.horovod.collectives import reduce_tensors
 from torchipu.horovod.compression import Compression
 from torchipu.horovod.exchange import broadcast_, broadcast_object, grouped_allreduce, sparse_allreduce_async
 from torchipu.horovod.process_sets import check_is_process_set, global_process_set, members
 from torchipu.horovod.processes import rank
-from torchipu.horovod.reductions import Adasum, Average, Max, Reduction, Sum, reduce_all
+from torchipu.horovod.reductions import Adasum, Average, Max, Reduction, Sum
 
 
 def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int) -> None:
@@ -74,10 +75,8 @@ class _Distributed:
             return
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         # What the gradients are in any process: none, dense, or sparse in so many dimensions.
-        kinds = torch.tensor([_kind_of(p.grad) for p in parameters], dtype=torch.int32)
-        largest = Reduction(Max)
-        agree(Request(KINDS, described([kinds]), largest), where)
-        reduce_all([kinds], largest, where)
+        kinds = torch.tensor([_kind_of(p.grad) for p in parameters], dtype=torch.int8)
+        reduce_tensors(KINDS, [kinds], Reduction(Max), where)
         dense = []
         for parameter, kind in zip(parameters, kinds.tolist(), strict=True):
             if kind > 1:

@@ -60,21 +60,26 @@ class Reduction:
 
 
 @named_failures
-def reduce_all(tensors: Sequence[torch.Tensor], how: Reduction, where: Members) -> None:
+def reduce_all(
+    tensors: Sequence[torch.Tensor], how: Reduction, where: Members, told: torch.Tensor | None = None
+) -> None:
     """Combine each tensor with those of the other members, in place; they have to have agreed on it.
 
     Args:
         tensors: Of the same shapes and types in each member.
         how: The same in each.
         where: The members.
+        told: What `flat_of` gives in each member, ``[members, elements]``, where that has gone round already.
     """
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         chosen = [tensor for tensor in tensors if tensor.dtype == dtype]
-        flat = torch.cat([tensor.reshape(-1) for tensor in chosen])
+        flat = torch.cat([tensor.reshape(-1) for tensor in chosen]) if told is None else told
         is_whole = not (flat.is_floating_point() or flat.is_complex())
         if how.prescale_factor != 1.0:
             flat = (flat.double() if is_whole else flat) * how.prescale_factor
-        if how.op == Adasum:
+        if told is not None:
+            flat = _combined(flat, how.op)
+        elif how.op == Adasum:
             flat = _adasum(flat, [tensor.numel() for tensor in chosen], where)
         elif where.group is not None:
             dist.all_reduce(flat, _OPS[how.op], group=where.group)
@@ -84,6 +89,27 @@ def reduce_all(tensors: Sequence[torch.Tensor], how: Reduction, where: Members) 
             flat = (flat.double() if is_whole else flat) * how.postscale_factor
         for tensor, part in zip(chosen, flat.split([tensor.numel() for tensor in chosen]), strict=True):
             tensor.copy_(part.reshape(tensor.shape))
+
+
+def flat_of(tensors: Sequence[torch.Tensor], how: Reduction) -> torch.Tensor | None:
+    """Return all elements one after another, as they go round at once; None where they have to be exchanged otherwise.
+
+    Args:
+        tensors: Which are combined.
+        how: How.
+    """
+    if how.op == Adasum or len({tensor.dtype for tensor in tensors}) != 1:
+        return None
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _combined(rows: torch.Tensor, op: int) -> torch.Tensor:
+    """Combine the rows of all members, ``[members, elements]``, in their order: to the same bits in each."""
+    if op == Min:
+        return rows.amin(0)
+    if op == Max:
+        return rows.amax(0)
+    return rows.prod(0, dtype=rows.dtype) if op == Product else rows.sum(0, dtype=rows.dtype)
 
 
 def _adasum(flat: torch.Tensor, sizes: list[int], where: Members) -> torch.Tensor:

@@ -17,6 +17,9 @@ EQUAL: dict[str, str] = {
     "host/emit/depthwise_blocked.py: `while rows > 1 and (_laid_out(s, rows) > LAID_OUT_FLOATS or s.n * blocks * "
     "-(-s.oh // rows) < LEAST_ITEMS):`: Gt -> GtE (2)":
         "It chooses how many rows an item has; each result is summed by itself.",
+    "host/emit/batch_norm_blocked.py: `BATCH_STATISTICS, statistics, [*running, partials], ints=ints, scalars=scalars, "
+    "items=channels, grain=64,`: 64 -> 65":
+        "A constant of tuning: results are the same for any number.",
     "host/groups.py: `MAX_OPS_PAST_OPEN_CHAIN = 4`: 4 -> 5":
         "A constant of tuning: results are the same for any number.",
     "host/concatenation.py: `if 2 * sum(pieces[number][0].num_elements for number in fitting) >= "

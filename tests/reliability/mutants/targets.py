@@ -37,6 +37,10 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "host/arena.py": ("host/test_arena.py", "host/test_planner.py"),
     "host/groups.py": ("host/test_groups.py", "host/test_planner.py", "host/test_phases.py"),
     "host/concatenation.py": ("host/test_concatenation.py",),
+    "host/folded_chains.py": ("host/test_folded_chains.py",),
+    "host/emit/batch_norm_blocked.py": ("kernels/test_batch_norm_blocked.py", "host/test_layouts_of_training.py"),
+    "backend/fitting.py": ("test_fitting.py",),
+    "capture/checkpointed_norms.py": ("capture/test_checkpointed_norms.py",),
     "host/edge.py": (
         "host/test_bfloats.py", "host/test_written_inputs.py", "host/test_orders_of_results.py", "test_saved_copies.py",
         "host/test_copied_results.py",

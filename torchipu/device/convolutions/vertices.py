@@ -103,7 +103,7 @@ def slic_cycles(target: Target, sizes: Sizes) -> Any:
     Source: poplibs estimator, ipu_hardware.md 2.2, SLIC.
     """
     share = np.ceil(sizes["positions"] / target.num_workers)
-    rows = np.ceil(share * sizes["rows"] / sizes["positions"])
+    rows = np.maximum(1, np.ceil(share * sizes["rows"] / sizes["positions"]))  # none where windows lie in the padding
     along = np.maximum(15, 10 + share / rows) if sizes["step"] == 1 else np.maximum(15, 9 + 2 * share / rows)
     worker = 20 + rows * (11 + sizes["passes"] * along)
     windows = sizes["tap_rows"] * sizes["pieces_of_rows"]
@@ -156,7 +156,7 @@ def vertical_cycles(target: Target, sizes: Sizes) -> Any:
     """
     workers = target.num_workers
     rows = np.ceil(sizes["rows"] / workers)
-    length = sizes["met"] / sizes["rows"]
+    length = sizes["met"] / np.maximum(sizes["rows"], 1)  # none where all windows lie in the padding
     step = VERTICAL_CYCLES * max(1.0, sizes["lanes"] / VERTICAL_LANES)
     inner = workers * (15 + (rows - 1) * 4 + rows * (7 + VERTICAL_CYCLES + step * (length - 1)))
     outputs = sizes["positions"] * sizes["lanes"]

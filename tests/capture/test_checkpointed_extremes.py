@@ -1,0 +1,36 @@
+"""The largest of what torch.utils.checkpoint computes again, to whose element the gradient goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
+    "largest of images": lambda y: y.amax((2, 3)), "least, kept": lambda y: y.amin((2, 3), keepdim=True),
+    "largest of all": lambda y: y.max(), "of a view": lambda y: y.flatten(2).amax(-1),
+    "with its place": lambda y: y.max(-1).values,
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+@pytest.mark.parametrize("activation", [F.silu, F.hardswish])
+def test_gradients_go_to_what_is_computed_again(name: str, activation: Callable[[Tensor], Tensor]) -> None:
+    """What follows a convolution is computed with it in the forward, and by itself in the backward, to other bits."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+
+    def loss(x: Tensor, weight: Tensor) -> Tensor:
+        y = checkpoint(lambda a, b: activation(F.conv2d(a, b, groups=16)), x, weight, use_reentrant=False)
+        return EXTREMES[name](y).square().sum()
+
+    x, weight = torch.randn(2, 16, 16, 2), torch.randn(16, 1, 1, 1)
+    exact = [one.double().requires_grad_() for one in (x, weight)]
+    given = [one.clone().requires_grad_() for one in (x, weight)]
+    found = torch.autograd.grad(torch.compile(loss, backend="ipu", dynamic=False)(*given), given)
+    for mine, wanted in zip(found, torch.autograd.grad(loss(*exact), exact), strict=True):
+        torch.testing.assert_close(mine.double(), wanted, rtol=1e-4, atol=1e-5)
