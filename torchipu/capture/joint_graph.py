@@ -42,7 +42,7 @@ def partition(joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[Gra
     """
     merge_repeated(joint, BACKWARD_TAGS)
     retake_views(joint)
-    retake_extremes(joint)
+    keep_extremes(joint)
     keep_draws(joint)
     without_running_statistics(joint)
     # torch would hand the state of its generator from the forward to the backward: the draws have none left to repeat.
@@ -108,51 +108,31 @@ def retake_views(joint: GraphModule) -> None:
     joint.recompile()
 
 
-def retake_extremes(joint: GraphModule) -> None:
-    """Let the backward look for the largest of what it computes again under torch.utils.checkpoint, not of the forward.
+def keep_extremes(joint: GraphModule) -> None:
+    """Have that saved of which the forward has taken the largest, where torch.utils.checkpoint would compute it again.
 
-    Other ops stand around what is computed again, so that it may be computed in another order of sums: none of its
-    elements would be equal to the forward's largest one, and the gradient divides by how many are.
+    The gradient goes to the elements that are equal to the largest one, and other ops stand around what is computed
+    again, so that it may be computed in another order of sums: none of its elements would be that one. In eager
+    PyTorch it is saved too, as what the op behind the checkpoint reads.
     """
-    for node in list(joint.graph.nodes):
-        if node.target not in EXTREMES or checkpoint_region_of(_viewed(node.args[0])) is None:
+    for node in joint.graph.nodes:
+        if node.target not in EXTREMES or checkpoint_region_of(node) is not None:
             continue
-        readers = _backward_readers(node)
-        if not readers or (_is_view(node.args[0]) and _backward_readers(node.args[0])):  # that part is saved as it is
-            continue
-        first = next(one for one in joint.graph.nodes if one in readers)
-        with joint.graph.inserting_before(first):
-            again = _taken_again(joint, node, first.meta["partitioner_tag"])
-        for reader in readers:
-            reader.replace_input_with(node, again)
-    joint.graph.lint()
-    joint.recompile()
+        whole = _viewed(node.args[0])
+        if checkpoint_region_of(whole) is not None and _is_read_backwards(node):
+            for kept in (whole, *(user for user in whole.users if user.target is operator.getitem)):
+                kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
-def _backward_readers(node: Node) -> list[Node]:
-    return [reader for reader in node.users if reader.meta.get("partitioner_tag") in BACKWARD_TAGS]
-
-
-def _taken_again(joint: GraphModule, node: Node, tag: str) -> Node:
-    """Copy a node, and the views that it reads, to the current insertion point."""
-    operand = node.args[0]
-    assert isinstance(operand, Node)
-    shown = _taken_again(joint, operand, tag) if _is_view(operand) else operand
-    again = joint.graph.node_copy(node)
-    again.replace_input_with(operand, shown)
-    again.meta = {**node.meta, "partitioner_tag": tag}
-    return again
+def _is_read_backwards(node: Node) -> bool:
+    return any(reader.meta.get("partitioner_tag") in BACKWARD_TAGS for reader in node.users)
 
 
 def _viewed(node: Node) -> Node:
     """Return what a view shows, and views of views."""
-    while _is_view(node):
+    while str(node.target) in VIEWS or str(node.target) in PARTS:
         node = node.args[0]  # type: ignore[assignment]
     return node
-
-
-def _is_view(node: Node) -> bool:
-    return str(node.target) in VIEWS or str(node.target) in PARTS
 
 
 def _copy_view(joint: GraphModule, view: Node, copies: dict[Node, Node], whole: set[Node]) -> Node:
