@@ -232,3 +232,75 @@ def test_a_copy_of_an_input_is_made_by_the_plan(dtype: torch.dtype, made: list[p
         assert len({value.data_ptr() for value in (x, first, second)}) == 3
         first.zero_()
     assert made[0].quick is not None
+
+
+class Dropped(nn.Module):
+    """Embedded words, of which some elements are dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 64)
+
+    def forward(self, word: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.words(word), 0.25)
+
+
+def test_random_bits_follow_torchs_generator_at_quick_calls_and_others(made: list[programs.Program]) -> None:
+    model, word = Dropped(), torch.randint(50, (40,))
+    compiled = torch.compile(model, backend="ipu")
+    for _ in range(3):
+        compiled(word).sum().backward()
+    quick = made[0].quick
+    assert quick is not None
+    assert made[1].quick is not None
+    drawn = []
+    for is_quick in (True, False):
+        made[0].quick = quick if is_quick else None
+        torch.manual_seed(7)
+        drawn.append([compiled(word) for _ in range(3)])
+        drawn[-1].append(torch.rand(3))
+    for mine, other in zip(*drawn, strict=True):
+        assert torch.equal(mine, other)
+    assert not torch.equal(drawn[0][0], drawn[0][1])
+    kept = torch.stack(drawn[0][:3]) != 0
+    assert abs(kept.float().mean() - 0.75) < 4 * (0.25 * 0.75 / kept.numel()) ** 0.5
+    weight = model.words.weight[word]
+    torch.testing.assert_close(drawn[0][0], torch.where(kept[0], weight / 0.75, 0.0))
+
+
+def test_gradients_are_dropped_where_the_result_was(made: list[programs.Program]) -> None:
+    model, word = Dropped(), torch.arange(40)
+    compiled = torch.compile(model, backend="ipu")
+    for _ in range(4):
+        model.zero_grad()
+        result = compiled(word)
+        result.sum().backward()
+        assert model.words.weight.grad is not None
+        torch.testing.assert_close(model.words.weight.grad[:40], (result != 0) / 0.75)
+    assert [program.quick is not None for program in made] == [True, True]
+
+
+def test_a_quick_call_that_fails_has_drawn_nothing(made: list[programs.Program]) -> None:
+    model, word = Dropped(), torch.randint(50, (40,))
+    compiled = torch.compile(model, backend="ipu")
+    for _ in range(2):
+        compiled(word).sum().backward()
+    assert made[0].quick is not None
+    before = torch.get_rng_state()
+    with pytest.raises(ExecutionError, match="expected 'indices' from 0 to 49"):
+        compiled(word + 50)
+    assert torch.equal(torch.get_rng_state(), before)
+    compiled(word)
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_seed_of_the_users_counts_its_calls(made: list[programs.Program]) -> None:
+    model, word = Dropped(), torch.randint(50, (40,))
+    found = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="ipu", options={"seed": 5})
+        found.append([compiled(word) for _ in range(3)])
+    for mine, other in zip(*found, strict=True):
+        assert torch.equal(mine, other)
+    assert not torch.equal(found[0][0], found[0][2])

@@ -111,6 +111,6 @@ class Call:
         arena_buffer: int = ..., resting: Sequence[None] = ...,
         frozen: Sequence[tuple[int | None, torch.Tensor | None]] = ..., prepared: Any = ...,
         explained: Callable[[KernelTrap], Exception] | None = ..., packed: Sequence[int] | None = ...,
-        block: tuple[int, int, Sequence[tuple[int, int]]] | None = ...,
+        block: tuple[int, int, Sequence[tuple[int, int]]] | None = ..., draws: Any = ...,
     ) -> None: ...
     def __call__(self, arguments: Sequence[Any]) -> list[Any] | None: ...

@@ -27,6 +27,8 @@ cdef class Call:
         explained: Returns what is raised, given a `KernelTrap`.
         packed: Of each room the bytes from the begin of one tensor, which ``empty`` returns last, to where it lies; -1
             for one that is a tensor of its own. None has any unless told.
+        draws: Of a plan with random bits: ``begin()`` draws their seed before a run, ``undo()`` takes that back after one
+            that failed, and ``rows`` are the counters of its streams. None where nothing is random.
         block: ``(place, bytes, [(number of the buffer, offset)])`` of an argument, bytes without gaps, that holds what
             is in these buffers; None where there is none.
     """
@@ -42,7 +44,7 @@ cdef class Call:
     cdef tuple results
     cdef bint are_as_made
     cdef int threads
-    cdef object torch, profiler, plain, parameter, empty, lock, arena, resting, prepared, explained
+    cdef object torch, profiler, plain, parameter, empty, lock, arena, resting, prepared, explained, draws
     cdef tuple frozen
     cdef int arena_buffer
     cdef int64_t *packed        # by room; NULL where each is a tensor
@@ -60,7 +62,7 @@ cdef class Call:
 
     def __init__(self, Plan plan, inputs, rooms, int first_made, results, ranges, int threads, torch, empty, lock,
                  arena=None, int arena_buffer=0, resting=(), frozen=(), prepared=None, explained=None, packed=None,
-                 block=None):
+                 block=None, draws=None):
         cdef Py_ssize_t i
         self.plan, self.num_inputs = plan, len(inputs)
         self.dtypes = [dtype for _, dtype, _, _ in inputs]
@@ -102,6 +104,10 @@ cdef class Call:
         loops.micro_batches = loops.replicas = loops.iterations = loops.lanes = 1
         loops.beside[0] = loops.beside[1] = 1
         loops.counter_buffer = -1
+        self.draws = draws
+        if draws is not None:
+            loops.counters = <int64_t *><uintptr_t>draws.rows.data_ptr()
+            loops.num_counters = len(draws.rows)
         loops.threads = plan.useful_threads(threads, 1)
 
     cdef Py_ssize_t take_packed(self, offsets) except -1:
@@ -145,6 +151,15 @@ cdef class Call:
             if tensor.is_inference() or tensor.data_ptr() != address or tensor._version != version:
                 return False
         return not (<Samples>self.prepared.samples).changed()
+
+    cdef run_seeded(self, Loops *loops, bint borrow):
+        """Run with random bits of a new seed."""
+        self.draws.begin()
+        try:
+            self.plan.run_alone(loops, 1, borrow)
+        except BaseException:
+            self.draws.undo()
+            raise
 
     cdef bind_made(self, list made):
         """Bind what a call makes."""
@@ -229,7 +244,10 @@ cdef class Call:
                     memory = self.arena.memory  # stays while it runs, whoever else asks for more
                     address = memory.data_ptr()
                     self.plan.bindings[self.arena_buffer] = Binding(<char *>address, 0, 0, 0, 1, 0)
-                self.plan.run_alone(&loops, 1, borrow)
+                if self.draws is None:
+                    self.plan.run_alone(&loops, 1, borrow)
+                else:
+                    self.run_seeded(&loops, borrow)
         except KernelTrap as trap:
             raise self.explained(trap) from None
         finally:

@@ -22,6 +22,7 @@ from torchipu.host import counting
 from torchipu.host.arena import aligned_bytes, shared_arena
 from torchipu.host.border import typed_view
 from torchipu.host.collectives import Flying, bind_collective
+from torchipu.host.draws import Draws
 from torchipu.host.fences import fence_arenas
 from torchipu.host.generic import TORCH_DTYPES, bind_generic
 from torchipu.host.kept_states import KeptStates, written_before_the_end
@@ -439,7 +440,7 @@ class BoundPlan:
     def is_repeatable(self) -> bool:
         """Whether all that a run takes is what `call` does: the engine, with fresh memory for all results."""
         calls_torch = any(step.kernel is None for step in self.host_plan.steps)
-        others = (self.order, self.carrier, self.exchange, self.random_rows)
+        others = (self.order, self.carrier, self.exchange)
         return (
             self.are_fresh and not self.observation.is_on and not calls_torch and self.lanes.count == self.replicas == 1
             and not self.host_plan.num_fold and not self.host_plan.num_reset
@@ -450,7 +451,7 @@ class BoundPlan:
         self, inputs: Sequence[tuple[int, torch.dtype, int, tuple[int, ...] | None]],
         results: Sequence[tuple[int | None, int | None]], threads: int, lock: Any, memory: OutputMemory,
         frozen: Sequence[tuple[int | None, torch.Tensor | None]], packing: Packing | None = None,
-        block: Block | None = None,
+        block: Block | None = None, draws: Draws | None = None,
     ) -> Call:
         """Return a call of a repeatable plan, for one micro-batch, that finds nothing anew that stays.
 
@@ -465,6 +466,7 @@ class BoundPlan:
                 tensor.
             packing: Of the plan's results, where some are no tensors of their own; None where all are.
             block: An argument that holds other inputs; None where there is none.
+            draws: Of a plan with random bits.
         """
         plan, begin = self.host_plan, self.host_plan.num_prologue
         end = begin + plan.num_body
@@ -480,6 +482,7 @@ class BoundPlan:
                 block.place, block.num_bytes,
                 [(FIRST_EXTERNAL + number, offset) for number, (offset, _) in block.rooms.items()],
             ),
+            draws,
         )
 
     def _run(self, micro_batches: int, iterations: int, threads: int, borrow: bool, is_prepared: bool) -> None:

@@ -13,6 +13,7 @@ from torchipu._kernels.abi import Call, are_row_major
 from torchipu.host import output_memory
 from torchipu.host.apartness import Apartness
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.draws import Draws
 from torchipu.host.edge import Edge
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.kept_states import undrawn_where_it_fails
@@ -171,6 +172,8 @@ class GraphExecutor:
             return None
         if packing is not None and packing.rooms != tuple(bound.rooms):
             return None
+        if bound.random_rows is not None and self.seed is not None:
+            return None  # which counts its calls
         constants = dict(self.fixed)
         numbers = [place for place in range(len(self.graph.inputs)) if place not in constants]
         for place, value in constants.items():
@@ -192,6 +195,7 @@ class GraphExecutor:
             block = replace(block, rooms={numbers[number]: held for number, held in block.rooms.items()})
         return bound.call(
             inputs, results, self.threads, self._lock, self.output_memory, frozen, packing, block,
+            None if bound.random_rows is None else Draws(bound.random_rows, bound.seed),
         )
 
     def last_rooms(self) -> Sequence[Room] | None:
