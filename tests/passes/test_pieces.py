@@ -326,6 +326,7 @@ def test_any_order_of_reads_and_writes(made: list[tuple[bool, int, int, int | No
 @given(accesses())
 def test_any_order_through_torch_compile(made: list[tuple[bool, int, int, int | None]]) -> None:
     torch._dynamo.reset()
+    torch.manual_seed(1)
     function, x = accessing(made), torch.randn(SIZES, requires_grad=True)
     exact = x.detach().double().requires_grad_()
     wanted = function(exact)
@@ -333,4 +334,5 @@ def test_any_order_through_torch_compile(made: list[tuple[bool, int, int, int | 
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
     (found**2).sum().backward()
     (wanted**2).sum().backward()
-    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-4, atol=1e-4)
+    largest = float(exact.grad.abs().max())  # elements are sums of numbers as large, which may cancel
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-4, atol=1e-4 + 2e-6 * largest)

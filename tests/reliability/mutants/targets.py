@@ -63,7 +63,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "capture/mutating_ops.py": ("capture/test_mutating_ops.py",),
     "capture/symbols.py": ("test_any_size.py",),
     "ir/verify.py": ("ir/test_verify.py",),
-    "ir/sizes.py": ("ir/test_sizes.py", "test_any_size.py"),
+    **{f"ir/{name}.py": ("ir/test_sizes.py", "test_any_size.py") for name in ("sizes", "size", "formulas", "guards")},
 }
 """Tests below ``tests`` by file of the package."""
 FURTHER = ("device/tiles/test_programs.py", "host/test_planner.py")
