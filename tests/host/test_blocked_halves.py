@@ -180,3 +180,29 @@ def test_half_partials_are_not_computed_in_blocks(monkeypatch: pytest.MonkeyPatc
     found = step_of(model, partials_type="half")(x)
     assert not any(layouts.runs for layouts in made)
     assert torch.equal(found, step_of(model, partials_type="half", frozen_weights=False)(x))
+
+
+@pytest.mark.parametrize("activation", [F.silu, F.relu])
+@pytest.mark.parametrize("shape", [(4, 48, 1, 3), (2, 24, 3, 6)])
+def test_a_chain_with_channels_last_reads_what_comes_out_of_blocks(shape: tuple[int, ...], activation: Any) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    channels = shape[1]
+    convolution = nn.Conv2d(channels, channels, 3, padding=1, groups=channels).half()
+    norm = nn.BatchNorm2d(channels, track_running_stats=False).half()
+    x = torch.randn(shape).half().to(memory_format=torch.channels_last)
+
+    def layers(value: torch.Tensor, convolution: nn.Module, norm: nn.Module) -> torch.Tensor:
+        return activation(norm(convolution(value * torch.sigmoid(value))))  # type: ignore[no-any-return]
+
+    exact_x, mine_x = x.double().requires_grad_(), x.clone().requires_grad_()
+    exact = layers(exact_x, copy.deepcopy(convolution).double(), copy.deepcopy(norm).double())
+    exact.square().sum().backward()
+    options = {"allow_out_of_memory": True}
+    mine = torch.compile(lambda value: layers(value, convolution, norm), backend="ipu", options=options)(mine_x)
+    mine.float().square().sum().backward()
+    assert mine.is_contiguous(memory_format=torch.channels_last)
+    assert mine_x.grad is not None
+    assert exact_x.grad is not None
+    assert rms((mine - exact).detach()) < 3e-3 * rms(exact.detach())
+    assert rms(mine_x.grad - exact_x.grad) < 1e-2 * rms(exact_x.grad)

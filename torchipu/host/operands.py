@@ -74,7 +74,7 @@ class Operands(BlockedPlanner):
         """
         if self._is_in_blocks and tensor.num_elements > 1:
             return self.blocked(tensor)
-        self.layouts.make_plain(tensor, self.values, self)
+        self._make_plain(tensor)
         if dtype is None and not self._takes_bfloats and self.values.by_tensor[tensor].dtype is DType.BFLOAT:
             dtype = DType.FLOAT
         return self.values.given(self, tensor, dtype, contiguous=contiguous)
@@ -216,6 +216,12 @@ class Operands(BlockedPlanner):
         strides = self.orders.strides_in(tensor, order)
         self.values.by_tensor[tensor] = replace(stored, shape=tensor.shape, strides=strides)
         return self.values.by_tensor[tensor]
+
+    def _make_plain(self, tensor: Tensor) -> None:
+        """Give a value that lies in blocks alone a row-major place as well, whatever order a chain goes in."""
+        outside, self._order = self._order, None
+        self.layouts.make_plain(tensor, self.values, self)
+        self._order = outside
 
     def blocked(self, tensor: Tensor) -> HostTensor:
         """Return where a value of ``[N, C, H, W]`` lies in the blocked layout, brought there if need be."""
