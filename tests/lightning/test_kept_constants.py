@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -139,3 +140,33 @@ def test_constants_of_manual_optimisation(keep: Any) -> None:
     assert told == []
     assert ours.found == pytest.approx(cpu.found, rel=1e-4)
     torch.testing.assert_close(ours.linear.weight, cpu.linear.weight)
+
+
+class Shade(Enum):
+    DARK = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.float16, torch.device("cpu"), torch.strided, torch.contiguous_format, torch.Size([2]), Shade.DARK,
+        range(3), int, (torch.int8, "name", None), b"bytes",
+    ],
+    ids=repr,
+)
+def test_each_micro_batch_leaves_values_that_nobody_can_change(value: Any) -> None:
+    left: list[Any] = []
+    attributes: set[Any] = set()
+
+    def keep(module: Any, loss: torch.Tensor) -> None:
+        left.append(value)
+        attributes.add(value)
+        module.box.last = value
+
+    def of(accelerator: str) -> tuple[list[Any], set[Any], Any, list[str]]:
+        left.clear()
+        attributes.clear()
+        module, told = fit(accelerator, keep, lambda module: [])
+        return list(left), set(attributes), module.box.last, told
+
+    assert of("ipu") == of("cpu")

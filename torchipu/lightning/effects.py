@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, Self
 
 import torch
@@ -33,6 +34,12 @@ class Look:
 
 
 UNREAD = Look()
+
+PLAIN = (
+    bool, int, float, complex, str, bytes, type(None), range, type, Enum, torch.Size, torch.dtype, torch.device,
+    torch.layout, torch.memory_format,
+)
+"""Values that nobody can change: one that a step leaves is the same for every micro-batch."""
 
 
 class Effect:
@@ -274,7 +281,7 @@ class Filled(Effect):
 
 def is_data(value: Any) -> bool:
     """Whether a structure is of plain values and tensors alone."""
-    kinds = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, Output)
+    kinds = (*PLAIN, torch.Tensor, Output)
     return all(
         all(map(is_data, leaf)) if isinstance(leaf, (set, frozenset)) else isinstance(leaf, kinds)
         for leaf in pytree.tree_leaves(value)

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from torchipu.capture.process_wide import capturing
 from torchipu.capture.reachable import Kept, Reachable
-from torchipu.lightning.effects import Effect
+from torchipu.lightning.effects import PLAIN, Effect
 from torchipu.lightning.expressions import Number, Output, Pending, Surroundings
 from torchipu.lightning.value_numbers import ValueNumbers
 from torchipu.lightning.verdict import Verdict
@@ -153,7 +153,7 @@ class Repetition:
             return ("tensor", number), self._numbers.is_constant(number)
         if isinstance(leaf, (Number, Pending)):
             return type(leaf).__name__, False
-        if isinstance(leaf, (bool, int, float, complex, str, bytes, type(None))):
+        if isinstance(leaf, PLAIN):
             return (type(leaf).__name__, leaf), True
         if isinstance(leaf, (set, frozenset)):
             members = [self._leaf(one, tensors) for one in leaf]

@@ -12,11 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from torchipu.lightning.effects import PLAIN
 from torchipu.lightning.noted_reads import users_line
 
-_PLAIN = (
-    bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
-)
 _BY_SIZE = frozenset({
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
     "new_empty_strided",
@@ -145,7 +143,7 @@ class ValueNumbers(TorchDispatchMode):
     def _leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return "tensor", self.of(leaf)
-        return (type(leaf).__name__, leaf) if isinstance(leaf, _PLAIN) else type(leaf).__name__
+        return (type(leaf).__name__, leaf) if isinstance(leaf, PLAIN) else type(leaf).__name__
 
     def _hold(self, tensor: torch.Tensor, number: int) -> None:
         if isinstance(tensor, FakeTensor):

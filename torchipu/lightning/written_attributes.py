@@ -11,6 +11,7 @@ import torch
 
 from torchipu.capture.reachable import KINDS, MISSING, Holder, Kept, Reachable, refill
 from torchipu.lightning.effects import (
+    PLAIN,
     Appended,
     Assigned,
     Bound,
@@ -321,7 +322,8 @@ def _new_in(held: Any, now: Any, before: Any) -> tuple[Any, bool]:
         return items or None, False
     old, found = {id(one) for one in before}, list(now)
     count = len(found)
-    while count and id(found[count - 1]) not in old:
+    # A value that nobody can change, such as True, is the same object wherever it is.
+    while count and (id(found[count - 1]) not in old or count > len(before) and isinstance(found[count - 1], PLAIN)):
         count -= 1
     is_full = getattr(held, "maxlen", None) is not None  # a deque that drops what came first
     begins = list(before)[len(before) - count:] if is_full else list(before)

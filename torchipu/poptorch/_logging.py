@@ -16,6 +16,7 @@ LEVELS = {
 _INTERNAL_LEVELS = {"TRACE_ALL": TRACE, "DEBUG_IR": logging.DEBUG}
 _LEVEL_BY_NUMBER = {0: "TRACE", 1: "DEBUG", 2: "INFO", 3: "WARN", 4: "ERR", 6: "OFF"}
 UNLIMITED_REPEATS = 2**64 - 1
+LEVEL_VARIABLE, DESTINATION_VARIABLE = "POPTORCH_LOG_LEVEL", "POPTORCH_LOG_DEST"
 _COLOURS = {TRACE: 37, logging.DEBUG: 36, logging.INFO: 32, logging.WARNING: 33, logging.ERROR: 31}
 
 logging.addLevelName(TRACE, "TRACE")
@@ -28,17 +29,25 @@ class _Handler(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         logging.Handler.__init__(self)
         self._file: TextIO | None = None
+        self._refused = ""
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         """Where lines go."""
-        destination = os.environ.get("POPTORCH_LOG_DEST", "")
+        destination = os.environ.get(DESTINATION_VARIABLE, "")
         if destination in ("", "stderr"):
             return sys.stderr
         if destination == "stdout":
             return sys.stdout
+        if destination == self._refused:
+            return sys.stderr
         if self._file is None or self._file.name != destination:
-            self._file = open(destination, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the process
+            try:
+                self._file = open(destination, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the process
+            except OSError as error:
+                self._refused = destination
+                sys.stderr.write(f"{DESTINATION_VARIABLE}: lines of the log go to stderr: {error}\n")
+                return sys.stderr
         return self._file
 
 
@@ -124,5 +133,8 @@ _repeats = _RepeatFilter()
 _handler.addFilter(_repeats)
 if not any(isinstance(handler, _Handler) for handler in logger.handlers):
     logger.addHandler(_handler)
-_requested = os.environ.get("POPTORCH_LOG_LEVEL", "WARN")
-setLogLevel(int(_requested) if _requested.isdigit() else _requested)
+_requested = os.environ.get(LEVEL_VARIABLE, "WARN")
+try:
+    setLogLevel(int(_requested) if _requested.isdigit() else _requested)
+except ValueError as error:
+    raise ValueError(f"{LEVEL_VARIABLE}: {error}") from None

@@ -13,6 +13,10 @@ from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.target import Target, lookup_target
 
 TARGETS = {1: "mk1", 2: "mk2", 21: "c600"}
+MODEL, SMALL_MODEL = "POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"
+SMALL_TILES = 4
+"""Tiles of an IPU of the small model. Source: the reference of PopTorch's variables."""
+
 
 def target_of(options: Options) -> Target:
     """Return the machine that is emulated.
@@ -24,6 +28,8 @@ def target_of(options: Options) -> Target:
         Error: There is no such machine, or options exclude each other.
     """
     generation = TARGETS[device_version(options)]
+    if _is_small(options):
+        generation += f",num_tiles={SMALL_TILES}"
     try:
         return lookup_target(os.environ.get(TARGET_VARIABLE) or options._popart.options.get(TARGET, generation))
     except OptionsError as error:
@@ -62,4 +68,11 @@ def is_ipu_model(options: Options) -> bool:
     """Whether the program asks for an emulated machine of any size."""
     if options.exists("use_model"):
         return bool(options.use_model)
-    return any(os.environ.get(name) == "1" for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"))
+    return any(os.environ.get(name) == "1" for name in (MODEL, SMALL_MODEL))
+
+
+def _is_small(options: Options) -> bool:
+    """Whether the emulated machine is the small one, which a word for the whole one goes before."""
+    return (
+        not options.exists("use_model") and os.environ.get(MODEL) != "1" and os.environ.get(SMALL_MODEL) == "1"
+    )

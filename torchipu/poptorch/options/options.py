@@ -78,7 +78,15 @@ class Options(OptionsDict):
         if os.environ.get(CACHE_VARIABLE):
             self.enableExecutableCaching(os.environ[CACHE_VARIABLE])
         if os.environ.get(DEFAULT_OPTIONS_VARIABLE):
-            self.from_json(os.environ[DEFAULT_OPTIONS_VARIABLE])
+            self._take_defaults(os.environ[DEFAULT_OPTIONS_VARIABLE])
+
+    def _take_defaults(self, text: str) -> None:
+        """Apply the options of the environment; what is raised says that they are not the program's."""
+        try:
+            self.from_json(text)
+        except Exception as error:
+            error.add_note(f"said by the variable {DEFAULT_OPTIONS_VARIABLE}={text!r}")
+            raise
 
     # ------------------------------------------------------------------ groups
     @property

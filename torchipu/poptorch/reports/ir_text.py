@@ -26,6 +26,7 @@ DTYPES = {
 }
 
 
+EXPORT_VARIABLE = "POPTORCH_EXPORT_PROTO_FILE"
 MAX_GRAPH_LENGTH = 10_000
 """Characters of a graph in the log, unless ``POPTORCH_MAX_GRAPH_LEN`` says otherwise. Source: PopTorch, recalled."""
 ATTRIBUTES = {"available_memory": "availableMemoryProportion", "partials": "partialsType"}
@@ -120,9 +121,15 @@ def show(compiled: Compiled, options: Options, *, is_combined: bool = False) -> 
     log_ops(compiled, options)
     if logger.isEnabledFor(TRACE):
         logger.log(TRACE, "Graph of the compiled model:\n%s", _shortened_text(compiled.graph))
-    path = os.environ.get("POPTORCH_EXPORT_PROTO_FILE")
-    if path:
-        Path(path).write_text(json.dumps(popart_ir(compiled, is_combined=is_combined), indent=1), encoding="utf-8")
+    path = os.environ.get(EXPORT_VARIABLE)
+    if not path:
+        return
+    text = json.dumps(popart_ir(compiled, is_combined=is_combined), indent=1)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:  # what is only to be looked at is no reason for a training to end
+        logger.warning("%s: the ops of the program are not written: %s", EXPORT_VARIABLE, error)
+    else:
         logger.info("Wrote the ops of the program to %s", path)
 
 
