@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
@@ -111,7 +112,8 @@ def _compiled(module: nn.Module, inputs: Inputs, finding: Finding) -> Run:
     options = {"allow_out_of_memory": True, "host_threads": torch.get_num_threads()}
     compiled = torch.compile(module, backend="ipu", options=options)
     before = copy.deepcopy(module.state_dict())
-    with recording() as programs, quiet():
+    # Dynamo else draws what a model draws from NumPy, such as BigBird its random blocks, from torch's own generator.
+    with recording() as programs, quiet(), torch._dynamo.config.patch(use_numpy_random_stream=True):
         began = time.process_time()
         ours = run(module, inputs, compiled)
         first_s = time.process_time() - began
@@ -140,7 +142,7 @@ def run(
     """
     call = module if call is None else call
     module.zero_grad(set_to_none=True)
-    with torch.random.fork_rng(devices=[]), _precision(precisely):
+    with torch.random.fork_rng(devices=[]), _numpy_seeded(), _precision(precisely):
         torch.manual_seed(0)
         module.train()
         loss, results = call(**inputs)
@@ -153,6 +155,17 @@ def run(
             inferred_loss, results = call(**inputs)
     forward |= {f"inference result {number}": result for number, result in enumerate(results)}
     return Run(forward, {"training loss": loss.detach(), "inference loss": inferred_loss}, gradients, buffers)
+
+
+@contextmanager
+def _numpy_seeded() -> Iterator[None]:
+    """Let what a model draws from NumPy be the same in each run."""
+    state = numpy.random.get_state()
+    numpy.random.seed(0)
+    try:
+        yield
+    finally:
+        numpy.random.set_state(state)
 
 
 @contextmanager

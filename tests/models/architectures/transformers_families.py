@@ -22,6 +22,7 @@ from tests.models.architectures.transformers_models import (
     SIZES,
     VOCABULARY,
     WIDTH,
+    sound_to_classes,
     to_classes,
     to_words,
     tokens,
@@ -153,6 +154,17 @@ def words_to_speech() -> Values:
     return tokens() | {"speaker_embeddings": torch.randn(BATCH, 16), "labels": torch.randn(BATCH, 8, 8)}
 
 
+def frames() -> Values:
+    """Return four images of each video, and classes."""
+    return {"pixel_values": torch.randn(BATCH, 4, 3, 32, 32), "labels": torch.randint(NUM_CLASSES, (BATCH,))}
+
+
+def tokens_and_images() -> Values:
+    """Return tokens, one image beside those of each sample, and classes."""
+    given = tokens() | {"pixel_values": torch.randn(BATCH, 1, 3, 32, 32)}
+    return given | {"labels": torch.randint(NUM_CLASSES, (BATCH,))}
+
+
 def codes() -> Values:
     """Return tokens of four codebooks for each sample."""
     return {"input_ids": torch.randint(0, VOCABULARY, (BATCH * 4, LENGTH))}
@@ -174,6 +186,9 @@ FAMILIES: dict[str, Family] = {
     "big_bird": Family("BigBirdConfig", "BigBirdForSequenceClassification", long_to_classes, {
         "attention_type": "original_full",
     }),
+    "big_bird_sparse": Family("BigBirdConfig", "BigBirdForSequenceClassification", long_to_classes, {
+        "attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 2,
+    }),
     "canine": Family("CanineConfig", "CanineForSequenceClassification", to_classes, {
         "local_transformer_stride": 4, "downsampling_rate": 4, "upsampling_kernel_size": 4,
     }),
@@ -184,9 +199,30 @@ FAMILIES: dict[str, Family] = {
             "decoder_intermediate_size": 32,
         }, has_sizes=False,
     ),
+    "detr": Family("DetrConfig", "DetrForObjectDetection", lambda: images(64), {
+        "use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "num_queries": 6,
+        "d_model": WIDTH, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_labels": NUM_CLASSES,
+        "backbone_config": {
+            "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1],
+            "layer_type": "basic", "out_features": ["stage4"],
+        },
+    }, has_sizes=False),
     "funnel": Family("FunnelConfig", "FunnelForSequenceClassification", to_classes, {
         "block_sizes": [1, 1], "num_decoder_layers": 1, "d_head": 8, "d_inner": 64,
     }, without=("num_hidden_layers", "num_layers")),
+    "granitemoe": Family("GraniteMoeConfig", "GraniteMoeForCausalLM", to_words, {
+        "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+    }),
+    "hubert": Family("HubertConfig", "HubertForSequenceClassification", sound_to_classes, {
+        "conv_dim": (16, 16, 16), "conv_kernel": (10, 3, 2), "conv_stride": (5, 2, 2), "num_conv_pos_embeddings": 8,
+        "num_conv_pos_embedding_groups": 4, "num_feat_extract_layers": 3, "apply_spec_augment": False,
+        "mask_time_prob": 0.0, "classifier_proj_size": WIDTH,
+    }),
+    "jamba": Family("JambaConfig", "JambaForCausalLM", to_words, {
+        "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+        "num_experts": 4, "num_key_value_heads": 2, "mamba_d_state": 4, "mamba_dt_rank": 4,
+    }),
     "layoutlm": Family("LayoutLMConfig", "LayoutLMForSequenceClassification", boxes),
     "layoutlmv3": Family("LayoutLMv3Config", "LayoutLMv3ForSequenceClassification", page, {
         "input_size": 32, "patch_size": 16, "coordinate_size": 6, "shape_size": 4, "has_relative_attention_bias": True,
@@ -206,6 +242,10 @@ FAMILIES: dict[str, Family] = {
     "patchtst": Family("PatchTSTConfig", "PatchTSTForPrediction", series, {
         "context_length": 32, "prediction_length": 8, "num_input_channels": 3, "patch_length": 4, "patch_stride": 4,
     }),
+    "patchtsmixer": Family("PatchTSMixerConfig", "PatchTSMixerForPrediction", series, {
+        "context_length": 32, "prediction_length": 8, "num_input_channels": 3, "patch_length": 4, "patch_stride": 4,
+        "d_model": 16, "num_layers": 2,
+    }, has_sizes=False),
     "pegasus_x": Family("PegasusXConfig", "PegasusXForConditionalGeneration", to_words, {
         "block_size": 4, "num_global_tokens": 4, "decoder_start_token_id": 0,
     }),
@@ -221,6 +261,10 @@ FAMILIES: dict[str, Family] = {
         "attn_layers": ["local", "lsh"], "attention_head_size": 8, "axial_pos_shape": (4, 4),
         "axial_pos_embds_dim": (16, 16), "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "num_buckets": 4,
         "num_hashes": 1, "feed_forward_size": 64, "is_decoder": False, "hash_seed": 0,
+    }),
+    "recurrent_gemma": Family("RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", to_words, {
+        "num_key_value_heads": 2, "lru_width": WIDTH, "attention_window_size": 8, "head_dim": 8,
+        "block_types": ["recurrent", "attention"],
     }),
     "sam": Family(
         "SamConfig", "SamModel", image_and_points, {
@@ -249,8 +293,18 @@ FAMILIES: dict[str, Family] = {
         "reduction_factor": 2, "use_guided_attention_loss": False,
     }),
     "squeezebert": Family("SqueezeBertConfig", "SqueezeBertForSequenceClassification", to_classes),
+    "swin2sr": Family("Swin2SRConfig", "Swin2SRForImageSuperResolution", lambda: images(16), {
+        "image_size": 16, "patch_size": 1, "embed_dim": 16, "depths": [2, 1], "num_heads": [2, 2], "window_size": 4,
+        "upscale": 2,
+    }, has_sizes=False),
     "timesfm": Family("TimesFmConfig", "TimesFmModel", padded_series, {
         "patch_length": 8, "context_length": 64, "horizon_length": 8, "head_dim": 8, "tolerance": 1e-6,
+    }),
+    "videomae": Family("VideoMAEConfig", "VideoMAEForVideoClassification", frames, {
+        "image_size": 32, "patch_size": 8, "num_frames": 4, "tubelet_size": 2,
+    }),
+    "vilt": Family("ViltConfig", "ViltForImagesAndTextClassification", tokens_and_images, {
+        "image_size": 32, "patch_size": 8, "num_images": 1,
     }),
     "vits": Family("VitsConfig", "VitsModel", tokens, {
         "hidden_size": 16, "ffn_dim": 32, "flow_size": 16, "spectrogram_bins": 8, "prior_encoder_num_flows": 2,
@@ -259,7 +313,15 @@ FAMILIES: dict[str, Family] = {
         "resblock_kernel_sizes": [3], "resblock_dilation_sizes": [[1, 3]], "use_stochastic_duration_prediction": False,
         "noise_scale": 0.0, "window_size": 4, "depth_separable_channels": 2, "duration_predictor_filter_channels": 16,
     }),
+    "xlnet": Family("XLNetConfig", "XLNetForSequenceClassification", to_classes, {"d_inner": 64}, without=(
+        "max_position_embeddings",
+    )),
     "yoso": Family("YosoConfig", "YosoForSequenceClassification", to_classes, {"use_expectation": True}),
+    "zamba2": Family("Zamba2Config", "Zamba2ForCausalLM", to_words, {
+        "num_hidden_layers": 4, "hybrid_layer_ids": [1, 3], "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+        "mamba_d_state": 4, "n_mamba_heads": 4, "mamba_headdim": 16, "mamba_ngroups": 1, "num_key_value_heads": 4,
+        "num_mem_blocks": 1, "chunk_size": 8, "use_mem_rope": False, "adapter_rank": 4,
+    }),
 }
 
 
