@@ -96,6 +96,11 @@ def unmasked() -> Values:
     return {"input_ids": tokens()["input_ids"]}
 
 
+def unmasked_to_classes() -> Values:
+    """Return tokens without a mask, and classes."""
+    return unmasked() | {"labels": torch.randint(NUM_CLASSES, (BATCH,))}
+
+
 def long_to_classes() -> Values:
     """Return tokens `[2, 64]`, of which the first sequence has four of padding, and classes."""
     mask = torch.ones(BATCH, 64, dtype=torch.int64)
@@ -208,6 +213,7 @@ FAMILIES: dict[str, Family] = {
             "layer_type": "basic", "out_features": ["stage4"],
         },
     }, has_sizes=False),
+    "fnet": Family("FNetConfig", "FNetForSequenceClassification", unmasked_to_classes),
     "funnel": Family("FunnelConfig", "FunnelForSequenceClassification", to_classes, {
         "block_sizes": [1, 1], "num_decoder_layers": 1, "d_head": 8, "d_inner": 64,
     }, without=("num_hidden_layers", "num_layers")),
@@ -233,6 +239,10 @@ FAMILIES: dict[str, Family] = {
     }),
     "longformer": Family("LongformerConfig", "LongformerForSequenceClassification", to_classes, {
         "attention_window": 8,
+    }),
+    "longt5": Family("LongT5Config", "LongT5ForConditionalGeneration", to_words, {
+        "decoder_start_token_id": 0, "local_radius": 3, "encoder_attention_type": "transient-global",
+        "global_block_size": 4, "num_decoder_layers": 2,
     }),
     "luke": Family("LukeConfig", "LukeForMaskedLM", to_words, {"entity_vocab_size": 20, "entity_emb_size": 16}),
     "musicgen_decoder": Family("MusicgenDecoderConfig", "MusicgenForCausalLM", codes, {"num_codebooks": 4}),
