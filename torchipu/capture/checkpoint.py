@@ -140,7 +140,7 @@ def with_regions_written(trace: Callable[[], T]) -> T:
 
 @contextmanager
 def _regions_saving_values() -> Iterator[None]:
-    plain = torch_checkpoint._checkpoint_without_reentrant_generator  # type: ignore[attr-defined]
+    plain = torch_checkpoint._checkpoint_without_reentrant_generator
 
     def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
         with saved_as_read():
