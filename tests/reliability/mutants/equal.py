@@ -17,6 +17,9 @@ EQUAL: dict[str, str] = {
     "host/emit/depthwise_blocked.py: `while rows > 1 and (_laid_out(s, rows) > LAID_OUT_FLOATS or s.n * blocks * "
     "-(-s.oh // rows) < LEAST_ITEMS):`: Gt -> GtE (2)":
         "It chooses how many rows an item has; each result is summed by itself.",
+    "host/emit/depthwise_blocked.py: `return ((rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * columns * vector_lanes()`: "
+    "1 -> 2 (3)":
+        "It takes memory for a row more than is laid out, and may cut rows otherwise: sums are of the same products.",
     "host/emit/batch_norm_blocked.py: `BATCH_STATISTICS, statistics, [*running, partials], ints=ints, scalars=scalars, "
     "items=channels, grain=64,`: 64 -> 65":
         "A constant of tuning: results are the same for any number.",
