@@ -1,4 +1,4 @@
-"""Norms written out for the judge are torch's, and what they round within moves a gradient that they take nearly all of."""
+"""Norms written out for the judge are torch's; roundings within them move a gradient that they take nearly all of."""
 
 from __future__ import annotations
 

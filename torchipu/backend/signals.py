@@ -39,8 +39,8 @@ class DynamoSignals:
     def begin(self, *_: object) -> None:
         """Hold them; Dynamo calls this."""
         if self._is_for_backend():
-            self._capture.enter_context(seldom_collected())
             self._is_holding = held_signals.hold()
+            self._capture.enter_context(seldom_collected())
 
     def end(self, *_: object) -> None:
         """Release them; what has come is handled once Dynamo, which holds a lock as it calls this, has let that go."""
