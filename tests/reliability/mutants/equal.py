@@ -42,8 +42,8 @@ EQUAL: dict[str, str] = {
     "optable/pieces.py: `if not _are_known(size, *(number for number in given if number is not None)) or "
     "op.integer(\"step\", 1) != 1:`: 1 -> 2":
         "Captured ops name their step, and those of a pass that do not are looked at no more.",
-    "ops/blocked/convolution.py: `return GROUPED_ROW_NS * s.n * s.g * s.oc * s.oh + s.macs * (strided_ns if s.sh * s.sw "
-    "> 1 else level_ns)`: Mult -> FloorDiv (6)":
+    "ops/blocked/convolution.py: `return GROUPED_ROW_NS * s.n * s.g * s.oc * s.oh + s.macs * (strided_ns if s.sh * "
+    "s.sw > 1 else level_ns)`: Mult -> FloorDiv (6)":
         "An estimate of time, by which layouts are chosen: results are the same in any.",
     "ops/blocked/convolution.py: `return saved + grouped_gain_ns(s, 0.0, GROUPED_STRIDED_NS) + _patch_gain_ns(s) + "
     "ended`: Add -> Sub (2)":
