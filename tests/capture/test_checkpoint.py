@@ -144,6 +144,114 @@ def test_the_backward_has_the_random_bits_of_the_forward_in_a_step(name: str, do
     assert squares.std() > 0
 
 
+Region = Callable[..., Any]
+Linear = Callable[[torch.Tensor], torch.Tensor]
+
+
+def writes_a_result(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    return F.relu(region(lambda x: linear(x).tanh(), h), inplace=True)
+
+
+def writes_what_the_region_reads_last(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    return region(lambda x: linear(x).exp(), h).mul_(0.5)
+
+
+def writes_an_activation(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    return F.relu(region(lambda x: F.hardswish(F.relu(linear(x))).tanh(), h), inplace=True)
+
+
+def writes_a_view_of_a_result(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    y = region(lambda x: linear(x).sigmoid(), h)
+    y.view(-1)[3:9].mul_(2.0)
+    return y
+
+
+def writes_what_a_result_is_a_view_of(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    whole = region(lambda x: linear(x).exp(), h)
+    part = whole[:, :4]
+    whole.add_(1.0)
+    return part * whole[:, 4:]
+
+
+def writes_two_results(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    y, z = region(lambda x: (linear(x).sigmoid(), linear(x).tanh()), h)
+    y.add_(z)
+    z.mul_(3.0)
+    return y + z
+
+
+def writes_results_of_nested_regions(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return region(lambda value: linear(value).sigmoid(), x).mul_(3.0).tanh()
+
+    return region(outer, h).mul_(2.0)
+
+
+def reads_and_writes_in_turn(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    y = region(lambda x: linear(x).sigmoid(), h)
+    exponential = y.exp()
+    y.mul_(2.0)
+    return region(lambda x: linear(x).tanh(), y + exponential).add_(y)
+
+
+def writes_its_input_before(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    return region(lambda x: linear(x).sigmoid(), h.mul_(2.0)).neg_()
+
+
+def writes_within(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+    return region(lambda x: linear(x).mul_(2.0).tanh(), h).exp_()
+
+
+WRITES = [
+    writes_a_result, writes_what_the_region_reads_last, writes_an_activation, writes_a_view_of_a_result,
+    writes_what_a_result_is_a_view_of, writes_two_results, writes_results_of_nested_regions, reads_and_writes_in_turn,
+    writes_its_input_before, writes_within,
+]
+
+
+class Writing(torch.nn.Module):
+    """Writes in place what regions under a checkpoint give or take."""
+
+    def __init__(self, write: Callable[[Region, Linear, torch.Tensor], torch.Tensor], reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.write, self.reentrant = write, reentrant
+
+    def region(self, function: Callable[..., Any], *args: torch.Tensor) -> Any:
+        return checkpoint(function, *args, use_reentrant=self.reentrant)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.write(self.region, self.second, self.first(x)).square().mean()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("door", DOORS)
+def test_what_regions_give_may_be_written_in_place(
+    door: Callable[[torch.nn.Module, torch.Tensor], list[torch.Tensor]],
+    write: Callable[[Region, Linear, torch.Tensor], torch.Tensor], reentrant: bool,
+) -> None:
+    model, x = Writing(write, reentrant), torch.randn(4, 8)
+    twin = copy.deepcopy(model).double()
+    twin(x.double()).backward()
+    for ours, parameter in zip(door(model, x), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, parameter.grad.float(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("door", DOORS[:2])
+def test_what_eager_refuses_to_write_outside_regions_is_refused(
+    door: Callable[[torch.nn.Module, torch.Tensor], list[torch.Tensor]],
+) -> None:
+    def write(region: Region, linear: Linear, h: torch.Tensor) -> torch.Tensor:
+        return region(torch.tanh, linear(h).sigmoid().mul_(2.0))
+
+    model = Writing(write, reentrant=False)
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        model(torch.randn(4, 8)).backward()
+    with pytest.raises(Exception, match="modified by an inplace"):
+        door(model, torch.randn(4, 8))
+
+
 def saved_bytes(model: torch.nn.Module) -> int:
     with recording() as programs:
         torch.compile(model, backend="ipu", fullgraph=True)(torch.randn(64, 8)).backward()

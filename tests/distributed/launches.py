@@ -7,8 +7,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from torch.distributed.elastic.multiprocessing import api
 
 from tests.distributed.forked import Scenario
 from tests.waiting import SOON
@@ -92,17 +95,34 @@ def host_in_vain(rank: int) -> dict[str, Any]:
     return host(rank)
 
 
-def interrupt(how: int, *, tells_guard: bool = True) -> dict[str, Any]:
+def tell_no_guard() -> None:
+    """Let a launcher not come to tell its guard of its instances."""
+    agent.Guard.watch = lambda guard, pids: None
+
+
+def start_for_long() -> None:
+    """Let a launcher not come to hear of the last instance that it has started."""
+    start = api.get_subprocess_handler
+
+    def start_and_wait(*args: Any, **settings: Any) -> Any:
+        handler = start(*args, **settings)
+        if settings["local_rank_id"]:
+            time.sleep(60)
+        return handler
+
+    api.get_subprocess_handler = start_and_wait
+
+
+def interrupt(how: int, *, prepare: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Send a signal to a launcher whose instances have started something, and look what is left.
 
     Args:
         how: The signal.
-        tells_guard: Whether the launcher has come to tell its guard of them.
+        prepare: Called in the launcher before it begins.
     """
     launcher = os.fork()
     if launcher == 0:
-        if not tells_guard:
-            agent.Guard.watch = lambda guard, pids: None
+        prepare()
         # The second process of each instance stays in its group, and would not notice by itself.
         os._exit(poprun(
             "--num-instances=2", "--num-replicas=2", "sh", "-c", "sleep 60 & echo $$ $! > $RANK.pids; wait",
@@ -155,7 +175,8 @@ SCENARIOS = {
     "first_host": Scenario(host_in_vain, (0,), {"PORT": "{port}", "TORCHIPU_INIT_TIMEOUT": "1"}),
     "second_host": Scenario(host_in_vain, (1,), {"PORT": "{port}", "TORCHIPU_INIT_TIMEOUT": "1"}),
     "launcher_killed": Scenario(lambda rank: interrupt(signal.SIGKILL), (0,)),
-    "launcher_killed_at_once": Scenario(lambda rank: interrupt(signal.SIGKILL, tells_guard=False), (0,)),
+    "launcher_killed_at_once": Scenario(lambda rank: interrupt(signal.SIGKILL, prepare=tell_no_guard), (0,)),
     "launcher_ended": Scenario(lambda rank: interrupt(signal.SIGTERM), (0,)),
+    "launcher_ended_at_once": Scenario(lambda rank: interrupt(signal.SIGTERM, prepare=start_for_long), (0,)),
     "output": Scenario(much_output, (0,)),
 }

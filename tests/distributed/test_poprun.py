@@ -135,6 +135,7 @@ def test_a_program_that_is_not_there_is_named(ran: dict[str, list[Outcome]]) -> 
 
 @pytest.mark.parametrize(("name", "status"), [
     ("launcher_killed", -9), ("launcher_killed_at_once", -9), ("launcher_ended", 128 + 15),
+    ("launcher_ended_at_once", 128 + 15),
 ])
 def test_nothing_that_was_started_outlives_the_launcher(
     ran: dict[str, list[Outcome]], name: str, status: int,

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from tests.fuzz.norms import DisturbedFunctional
+
 DTYPES = {
     "float": torch.float32, "half": torch.float16, "int": torch.int32, "bool": torch.bool, "long": torch.int64,
     "short": torch.int16, "char": torch.int8, "byte": torch.uint8,
@@ -196,6 +198,8 @@ class Program:
         space["device"] = torch.device  # as torch prints one, and lines of NNSmith's models name it
         space["watch"] = watch
         space["inner"] = _as_it_is if watch is None else functools.partial(watch, dtype="float")
+        if watch is not None and not self.is_special:
+            space["F"] = DisturbedFunctional(space["inner"])
         exec(compile(source, name, "exec"), space)
         function: Callable[..., list[torch.Tensor]] = space["forward"]
         return function

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from torchipu.ir.garbage import THRESHOLDS, seldom_collected
 
@@ -37,4 +38,33 @@ def test_the_last_of_several_compilations_puts_back_what_the_first_has_found() -
     with pytest.raises(ValueError, match="within"), seldom_collected():
         raise ValueError("within")
     second.__exit__(None, None, None)
+    assert gc.get_threshold() == (701, 10, 10)
+
+
+@pytest.mark.parametrize(("backend", "expected"), [("ipu", THRESHOLDS), ("eager", (701, 10, 10))])
+def test_dynamo_captures_for_this_backend_with_few_collections(backend: str, expected: tuple[int, int, int]) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    @torch._dynamo.assume_constant_result
+    def note() -> float:
+        seen.append(gc.get_threshold())
+        return 2.0
+
+    torch._dynamo.reset()
+    gc.set_threshold(701, 10, 10)
+    run = torch.compile(lambda x: x * note(), backend=backend)
+    assert torch.equal(run(torch.ones(2)), torch.full((2,), 2.0))
+    assert set(seen) == {expected}
+    assert gc.get_threshold() == (701, 10, 10)
+
+
+def test_a_capture_that_fails_puts_the_thresholds_back() -> None:
+    @torch._dynamo.assume_constant_result
+    def fail() -> float:
+        raise ValueError("within")
+
+    torch._dynamo.reset()
+    gc.set_threshold(701, 10, 10)
+    with pytest.raises(Exception, match="within"):
+        torch.compile(lambda x: x * fail(), backend="ipu", fullgraph=True)(torch.ones(2))
     assert gc.get_threshold() == (701, 10, 10)

@@ -57,7 +57,7 @@ ROWS = (
          ("networks", "convolution networks in training, with checkpoints and compiled autograd: " + _FUZZED))),
     Row("faults put into the code that the tests catch", "19 of 20, of 300", "all in numerics, memory, schedule, files",
         (("mutants", "{caught} of {mutants} caught, {nearest} of them by the tests nearest to them; each once, by the "
-                     "version of its day"),)),
+                     "version of its day, {as it is} of them in files as they are now"),)),
     Row("size of a failing program once it is cut down", "5 nodes or fewer, within 60 s",
         "the tile and the superstep that differ first", (), ("fuzz/test_fuzz.py",)),
     Row("bytes that differ between runs that must agree", "0 over 200 models and 8 conditions",

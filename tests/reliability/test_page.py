@@ -40,11 +40,12 @@ def test_what_is_wrong_or_smaller_or_missing_is_said(tmp_path: Path) -> None:
 
 def test_faults_that_no_test_notices_are_named_with_why_where_that_is_known(tmp_path: Path) -> None:
     known, reason = next(iter(EQUAL.items()))
-    found = {"mutants": 300, "nearest": 290, "caught": 298, "unsound": 0, "escaped": [known, "a.py: `x = 1`: 1 -> 2"]}
+    escaped = [known, "a.py: `x = 1`: 1 -> 2"]
+    found = {"mutants": 300, "nearest": 290, "caught": 298, "unsound": 0, "as it is": 200, "escaped": escaped}
     kept = {"run": "mutants", "day": "2026-01-02", "size": 300, "found": found}
     (tmp_path / "mutants.json").write_text(json.dumps(kept))
     text = page(tmp_path)
-    assert "298 of 300 caught, 290 of them by the tests nearest to them" in text
+    assert "298 of 300 caught, 290 of them by the tests nearest to them; each once" in text
     assert text.endswith(f"\n- {known}. {reason}\n- a.py: `x = 1`: 1 -> 2\n")
     found["escaped"] = []
     (tmp_path / "mutants.json").write_text(json.dumps(kept))

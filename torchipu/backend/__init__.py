@@ -22,6 +22,7 @@ from torchipu.backend.signals import DynamoSignals
 from torchipu.backend.sparse_gradients import without_sparse_results
 from torchipu.backend.written import written_arguments
 from torchipu.capture import backends, substitutes
+from torchipu.capture.checkpoint import with_regions_written
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.folded_constants import fold_constants
@@ -110,10 +111,12 @@ def _compiled(
     if isinstance(gm, GraphModule):
         doors.programs = Programs.of(gm)
     with signals_held(), seldom_collected(), whole():
-        compiled = aot_autograd(
+        traced = aot_autograd(
             fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
             partition_fn=doors.partition, decompositions=decompositions(),
-        )(replace_calls(gm), example_inputs)
+        )
+        replaced = replace_calls(gm)
+        compiled = with_regions_written(lambda: traced(replaced, example_inputs))
     return shortened(compiled, doors.programs, doors.name)
 
 

@@ -1,7 +1,11 @@
-"""Signals that come while Dynamo captures for torch.compile: it tells that it begins before it calls any backend."""
+"""While Dynamo captures for torch.compile: signals that come, and Python's collector of garbage.
+
+Dynamo tells that it begins before it calls any backend.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +13,13 @@ from typing import Any
 from torch._dynamo.callback import callback_handler
 
 from torchipu.capture import held_signals
+from torchipu.ir.garbage import seldom_collected
 
 held_signals.UNDOING.add(__file__)  # torch counts what it has called; an exception in between keeps that from its end
 
 
 class DynamoSignals:
-    """Lets handlers of signals wait while Dynamo captures for a backend.
+    """Lets handlers of signals wait while Dynamo captures for a backend, and garbage be collected less often.
 
     Args:
         backend: Captures for others go on as they do.
@@ -23,6 +28,7 @@ class DynamoSignals:
     def __init__(self, backend: Callable[..., Any]) -> None:
         self._backend = backend
         self._is_holding = False
+        self._capture = contextlib.ExitStack()
 
     def watch(self) -> None:
         """Be told of compilations from now on, if not yet: ``torch._dynamo.reset`` forgets who is."""
@@ -32,10 +38,13 @@ class DynamoSignals:
 
     def begin(self, *_: object) -> None:
         """Hold them; Dynamo calls this."""
-        self._is_holding = self._is_for_backend() and held_signals.hold()
+        if self._is_for_backend():
+            self._is_holding = held_signals.hold()
+            self._capture.enter_context(seldom_collected())
 
     def end(self, *_: object) -> None:
         """Release them; what has come is handled once Dynamo, which holds a lock as it calls this, has let that go."""
+        self._capture.close()
         if self._is_holding:
             self._is_holding = False
             held_signals.release(sys._getframe(1))

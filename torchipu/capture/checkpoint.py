@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import library
@@ -14,6 +14,9 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint as torch_checkpoint
 
 from torchipu.capture.process_wide import replaced
+from torchipu.capture.saved_values import WRITTEN_AFTER_READ, saved_as_read, without_account
+
+T = TypeVar("T")
 
 _KNOWN: set[Any] = set()
 _MARKS = ("recompute", "ac_graph_id")
@@ -112,6 +115,38 @@ def checkpoints_marked() -> Iterator[None]:
         replaced(torch_checkpoint.CheckpointFunction, "apply", apply),
         replaced(torch_checkpoint, "_checkpoint_without_reentrant_generator", generator),
     ):
+        yield
+
+
+def with_regions_written(trace: Callable[[], T]) -> T:
+    """Trace a graph of Dynamo's; where it writes what a region of torch.utils.checkpoint reads, let that save values.
+
+    Eager saves nothing of a region but what it is given, so that its results, and what they are views of, may be
+    written in place. A trace saves the tensors within too, and torch refuses gradients of what is written then.
+
+    Args:
+        trace: Called a second time where torch has refused so.
+    """
+    try:
+        with without_account():
+            return trace()
+    except RuntimeError as error:
+        if WRITTEN_AFTER_READ not in str(error):
+            raise
+    # Not at once: a hook on each tensor that is saved would cost those that write nothing.
+    with _regions_saving_values():
+        return trace()
+
+
+@contextmanager
+def _regions_saving_values() -> Iterator[None]:
+    plain = torch_checkpoint._checkpoint_without_reentrant_generator
+
+    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+        with saved_as_read():
+            yield from plain(*args, **kwargs)
+
+    with replaced(torch_checkpoint, "_checkpoint_without_reentrant_generator", generator):
         yield
 
 

@@ -38,14 +38,12 @@ from torchipu.capture.distributions import truncated_at_once, validated_when_run
 from torchipu.capture.forward_changes import Rebound
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 from torchipu.capture.process_wide import capturing, replaced, watching_modules
-from torchipu.capture.saved_values import saved_as_read, without_account
+from torchipu.capture.saved_values import WRITTEN_AFTER_READ, saved_as_read, without_account
 from torchipu.capture.unbranched_distributions import unbranched
 from torchipu.ir.types import UNKNOWN_SOURCE
 
 NO_GRADIENT = "does not require grad and does not have a grad_fn"
 """Torch's words for a gradient of what was computed without any: inference is, unless forward shows that it asks."""
-WRITTEN_AFTER_READ = "needed for gradient computation has been modified by an inplace operation"
-"""Torch's words for a tensor that forward has written after it was saved for the backward."""
 
 
 class ExplainedError(Exception):

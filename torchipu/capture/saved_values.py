@@ -19,6 +19,9 @@ from torch.fx.experimental import proxy_tensor
 
 from torchipu.capture.process_wide import replaced
 
+WRITTEN_AFTER_READ = "needed for gradient computation has been modified by an inplace operation"
+"""Torch's words for a tensor that forward has written after it was saved for the backward."""
+
 
 @contextlib.contextmanager
 def saved_as_read() -> Iterator[None]:

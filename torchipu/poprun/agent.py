@@ -22,7 +22,7 @@ GRACE_SECONDS = 5
 
 
 class Guard:
-    """A small process that ends what instances have started, should the launcher be killed."""
+    """A small process that ends what instances have started, however the launcher ends."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -44,13 +44,16 @@ class Guard:
         """
         self._write(" ".join(map(str, pids)))
 
-    def dismiss(self) -> None:
-        """Let it end without doing anything."""
-        self._write("done")
+    def end(self) -> None:
+        """Let it end the groups, and those of processes of which it alone has heard, and wait for that.
+
+        A signal may end the launcher while it starts an instance, before it knows of it.
+        """
+        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
             self._process.stdin.close()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # something has been handed the other end of its input
+            self._process.wait(GRACE_SECONDS)
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None

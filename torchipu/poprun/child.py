@@ -22,8 +22,13 @@ def main() -> None:
     if os.getppid() != plan["launcher"]:
         sys.exit(1)
     # Before the program starts anything: the launcher may be killed before it has told the guard of this process.
-    with contextlib.suppress(OSError), open(plan["guard"], "w", encoding="ascii") as guard:
-        guard.write(f"+{os.getpid()}\n")
+    with contextlib.suppress(OSError):
+        try:
+            guard = os.open(plan["guard"], os.O_WRONLY | os.O_NONBLOCK)
+        except FileNotFoundError:  # the launcher ends, and lets the guard end all that there is
+            sys.exit(1)
+        os.write(guard, b"+%d\n" % os.getpid())
+        os.close(guard)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]
     local_replicas = plan["num_replicas"] // size

@@ -1,9 +1,8 @@
-"""Outlives a launcher that was killed, and ends what it had started.
+"""Outlives a launcher, and ends what it had started.
 
 An instance dies with the launcher by itself; what the instance has started may not. Run as a file, without site
 packages. Reads a line for each attempt, the ids of its processes; each leads a process group. Before that comes a line
-``+`` and its id from each process itself. The end of the input means that the launcher has gone; a line ``done`` before
-it, that nothing is left to do.
+``+`` and its id from each process itself. The input ends with the launcher, once all processes that write there have.
 """
 
 import contextlib
@@ -18,8 +17,6 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     groups: list[int] = []
     for line in sys.stdin:
-        if line.strip() == "done":
-            return
         if line.startswith("+"):
             groups.append(int(line[1:]))
         else:

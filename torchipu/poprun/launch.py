@@ -100,10 +100,8 @@ def launch(job: Job) -> int:
             raise
         raise _absence(job, error) from error
     finally:
-        if agent is not None:
-            agent.end_groups()
+        guard.end()  # of all instances, also of those that the agent has not come to hear of
         output.close()
-        guard.dismiss()
         os.environ.clear()
         os.environ.update(environment)
 

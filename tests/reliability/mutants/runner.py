@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
 import random
 import signal
@@ -165,6 +166,14 @@ class Judged:
         is_settled = bool(word) and (word != "escaped" or name in EQUAL)
         return word if is_settled and version == _version(file) else None
 
+    def of_its_day(self, name: str) -> str | None:
+        """Return the word for a fault, whatever has become of its file since; None where it was never judged."""
+        return self.words[name][1] if name in self.words else None
+
+    def is_of_today(self, file: str, name: str) -> bool:
+        """Whether a fault was judged in its file as it is."""
+        return name in self.words and self.words[name][0] == _version(file)
+
     def keep(self, file: str, name: str, word: str) -> None:
         """Write down what came of a fault."""
         self.words[name] = _version(file), word
@@ -205,27 +214,34 @@ def _prepare_forks() -> None:
     assert not loaded & {PACKAGE / file for file in NEAREST}, "forks would not import it anew"
 
 
-def run(size: int, seed: int = 0, path: Path = JUDGED) -> Found:
+def run(size: int, seed: int = 0, path: Path = JUDGED, seconds: float = math.inf) -> Found:
     """Put so many faults in, one at a time.
 
     Args:
         size: How many.
         seed: Which.
         path: Where what came of them is kept.
+        seconds: After which no more are judged: what came of the others in an earlier version of their files counts.
 
     Returns:
         mutants: How many.
         nearest: How many the tests nearest to them noticed.
         caught: How many those or the further ones noticed.
         unsound: Files whose tests fail without a fault, and which were left out.
+        as it is: How many were put into the version of their file that there is.
         escaped: Names of those that no test noticed.
     """
     _prepare_forks()
     judged, words, unsound, escaped = Judged(path), Counter[str](), set[str](), list[str]()
+    begun, of_today = time.monotonic(), 0
     told = {file: names(file) for file in NEAREST}
     for file, number in chosen(size, seed, set(judged.words)):
         name = told[file][number]
         word = judged.word(file, name)
+        if word is None and time.monotonic() - begun >= seconds:
+            word = judged.of_its_day(name)
+            if word is None:
+                continue
         if word is None:
             if not (_sound(NEAREST[file]) and _sound(FURTHER)):
                 unsound.add(file)
@@ -233,6 +249,7 @@ def run(size: int, seed: int = 0, path: Path = JUDGED) -> Found:
             word = _judge(file, number)
             judged.keep(file, name, word)
         words[word] += 1
+        of_today += judged.is_of_today(file, name)
         if word != "nearest":
             print(f"{word}: {name}", flush=True)
         if word == "escaped":
@@ -240,4 +257,4 @@ def run(size: int, seed: int = 0, path: Path = JUDGED) -> Found:
     judged.tidy()
     caught = words["nearest"] + words["further"]
     return {"mutants": words.total(), "nearest": words["nearest"], "caught": caught, "unsound": len(unsound),
-            "escaped": sorted(escaped)}
+            "as it is": of_today, "escaped": sorted(escaped)}

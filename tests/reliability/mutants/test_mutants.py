@@ -163,7 +163,8 @@ def test_a_run_tells_the_names_of_what_escaped(tmp_path: Path, monkeypatch: pyte
     path, words = tmp_path / "judged.jsonl", {3: "nearest", 4: "escaped", 5: "further"}
     asked = judged_as(monkeypatch, words)
     found = runner.run(3, path=path)
-    assert found == {"mutants": 3, "nearest": 1, "caught": 2, "unsound": 0, "escaped": [names("host/arena.py")[4]]}
+    escaped = [names("host/arena.py")[4]]
+    assert found == {"mutants": 3, "nearest": 1, "caught": 2, "unsound": 0, "as it is": 3, "escaped": escaped}
     words[4] = "nearest"
     assert runner.run(3, path=path)["escaped"] == []
     assert asked == [3, 4, 5, 4]
@@ -175,3 +176,17 @@ def test_faults_are_not_judged_by_tests_that_fail_without_them(
     asked = judged_as(monkeypatch, {3: "nearest"}, sound=False)
     found = runner.run(3, path=tmp_path / "judged.jsonl")
     assert (asked, found["unsound"], found["mutants"]) == ([], 1, 0)
+
+
+def test_when_time_is_over_what_came_of_faults_in_earlier_versions_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, told = tmp_path / "judged.jsonl", names("host/arena.py")
+    asked = judged_as(monkeypatch, {3: "nearest", 4: "nearest", 5: "nearest"})
+    Judged(path).keep("host/arena.py", told[3], "further")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(runner, "_version", lambda file: "earlier")
+        Judged(path).keep("host/arena.py", told[4], "escaped")
+    found = runner.run(3, path=path, seconds=0.0)
+    assert asked == []
+    assert found == {"mutants": 2, "nearest": 0, "caught": 1, "unsound": 0, "as it is": 1, "escaped": [told[4]]}
