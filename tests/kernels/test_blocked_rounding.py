@@ -65,3 +65,23 @@ def test_results_have_the_bits_of_their_places(shape: tuple[int, ...], name: str
         pool_blocked.emit_end(plan, shape, out, blocked(plan, x), ending)
         found = plain(plan, out, torch.Size(shape))
         torch.testing.assert_close(found, twice.relu(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("overflow", OVERFLOWS)
+@pytest.mark.parametrize("name", ["normal", "some zeros", "subnormal", "of all sizes", "special"])
+@pytest.mark.parametrize("activation", [each for each in Activation if each is not Activation.NONE])
+def test_what_activations_make_is_rounded(activation: Activation, name: str, overflow: HalfOverflow) -> None:
+    shape, second = (2, 33, 3, 5), (*STATE[:2], 9, STATE[3])
+    x = values(shape, name) * (1 if name in ("subnormal", "special") else 4)  # zeros of hard gates among them
+    x[0, 0, 0, :2] = torch.tensor([-1, 0x7F800001], dtype=torch.int32).view(torch.float32)  # NaN with bits that carry, and few
+    plan = MiniPlanner(2)
+    states = [plan.hold(torch.tensor(state)) for state in (STATE, second)]
+    first, last = (OpRounding(Rounding(state, overflow)) for state in states)
+    found = []
+    for rounded in ((first, None, None, None), (first, None, None, last)):
+        out = plan.scratch(blocked_layout.blocked_shape(shape))
+        pool_blocked.emit_end(plan, shape, out, blocked(plan, x), Ending(activation=activation, rounded=rounded))
+        found.append(plain(plan, out, torch.Size(shape)))
+    before, after = found
+    torch.testing.assert_close(after, judged(before, second, overflow), rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(torch.signbit(after)[~after.isnan()], torch.signbit(before)[~after.isnan()])

@@ -29,6 +29,7 @@ typedef struct {
   uint32_t channels, pixels, blocks;      /* of an image */
   int is_any, overflow;
   int shared;                             /* the first of the ops that draw, if all of them draw at the same places; else -1 */
+  int all_drawn;                          /* whether they do so, and all that round are among them */
   FN(rounded_op) ops[TI_ROUNDED_OPS];
 } FN(blocked_rounding);
 
@@ -89,26 +90,17 @@ static FN(blocked_rounding) FN(begin_rounding)(char *const *args, int64_t flags,
     r.shared = is_alike ? op : -1;
     if (!is_alike) break;
   }
+  r.all_drawn = r.shared >= 0;
+  for (int op = 0; op < TI_ROUNDED_OPS; op++) r.all_drawn &= r.ops[op].is_random || !r.ops[op].is_rounded;
   return r;
 }
 
 enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rounding, others meanwhile do not */
 
-/* What stays at hand while vectors are rounded. */
+/* For how many groups of pixels each op does not ask whether values are normal halves. */
 typedef struct {
-#if VL == 16
-  FN(rounding_constants) constants;
-#endif
-  int are_beyond[TI_ROUNDED_OPS];    /* for how many groups of pixels it is not asked whether values are normal halves */
+  int are_beyond[TI_ROUNDED_OPS];
 } FN(rounded_vectors);
-
-static inline FN(rounded_vectors) FN(hold_vectors)(void) {
-#if VL == 16
-  return (FN(rounded_vectors)){.constants = FN(hold_constants)()};
-#else
-  return (FN(rounded_vectors)){.are_beyond = {0}};
-#endif
-}
 
 /* Where an op draws for neighbouring pixels, and the factors of these places. */
 typedef struct {
@@ -132,25 +124,21 @@ TI_INLINE void FN(begin_drawn)(const FN(blocked_rounding) *r, const int count, c
   else for (int p = 0; p < count; p++) drawn->place[p] = drawn->factor[p] = (VU){0};  /* each op finds its own */
 }
 
-/* As `round_op`, of an op that rounds stochastically. */
-TI_INLINE void FN(round_at_random)(const FN(blocked_rounding) *r, int op, FN(rounded_vectors) *held, const int count, VF *v,
-                                   const FN(blocked_place) *at, FN(drawn_pixels) *drawn) {
-  const VU second = (VU){0} + r->ops[op].keys.second;
-  VU words[FN(ROUNDED_PIXELS)];
-  if (__builtin_expect(r->shared < 0, 0)) FN(find_drawn)(r, op, count, at, drawn);
-#pragma GCC unroll 4
-  for (int p = 0; p < count; p++) words[p] = drawn->factor[p] * (drawn->place[p] ^ second);
+/* Rounds the results of an op stochastically by their words. */
+TI_INLINE void FN(round_at_random)(FN(rounded_vectors) *held, int op, const int has_zeros, const int count, VF *v, const VU *words, int overflow) {
 #if VL == 16
+  const FN(rounding_constants) constants = FN(name_constants)();
   if (held->are_beyond[op] > 0) held->are_beyond[op]--;
-  else if (FN(round_normal)(&held->constants, count, words, v)) return;
+  else if (has_zeros ? FN(round_normal_or_zero)(&constants, count, words, v) : FN(round_normal)(&constants, count, words, v)) return;
   else held->are_beyond[op] = FN(GROUPS_BEYOND);
   FN(halves) halves[FN(ROUNDED_PIXELS)];
-  FN(halves_of_some)(&held->constants, count, v, words, r->overflow, halves);
+  FN(halves_of_some)(&constants, count, v, words, overflow, halves);
 #pragma GCC unroll 4
   for (int p = 0; p < count; p++) v[p] = FN(of_halves)(halves[p]);
 #else
+  (void)held; (void)op;
 #pragma GCC unroll 4
-  for (int p = 0; p < count; p++) v[p] = FN(rounded_by)(v[p], words[p], r->overflow);
+  for (int p = 0; p < count; p++) v[p] = FN(rounded_by)(v[p], words[p], overflow);
 #endif
 }
 
@@ -160,7 +148,12 @@ TI_INLINE void FN(round_op)(const FN(blocked_rounding) *r, int op, FN(rounded_ve
   const FN(rounded_op) *const o = r->ops + op;
   if (!o->is_rounded) return;
   if (o->is_random) {
-    FN(round_at_random)(r, op, held, count, v, at, drawn);
+    const VU second = (VU){0} + o->keys.second;
+    VU words[FN(ROUNDED_PIXELS)];
+    if (r->shared < 0) FN(find_drawn)(r, op, count, at, drawn);
+#pragma GCC unroll 4
+    for (int p = 0; p < count; p++) words[p] = drawn->factor[p] * (drawn->place[p] ^ second);
+    FN(round_at_random)(held, op, 0, count, v, words, r->overflow);
   } else if (r->overflow == TI_HALF_OVERFLOW_INFINITY) {
 #pragma GCC unroll 4
     for (int p = 0; p < count; p++) v[p] = FN(of_halves)(FN(nearest_halves)(v[p]));

@@ -96,7 +96,7 @@ static __attribute__((noinline)) void FN(write_rounded)(const FN(winograd_item) 
   const blocked_window s = t->p->window;
   const int64_t image = t->blocks_out * s.oh * s.ow * VL;
   FN(tile_place) place = FN(place_of)(t->first, t->down, t->across);
-  FN(rounded_vectors) held = FN(hold_vectors)();
+  FN(rounded_vectors) held = {{0}};
   const VF first = e->first ? FN(load)(e->first) : FN(set)(0.f);
   const VF scale = e->is_affine ? FN(load)(e->scale) : first, shift = e->is_affine ? FN(load)(e->shift) : first;
   const uint32_t block = (uint32_t)((y - e->rounding.results) / (s.oh * s.ow * VL));
