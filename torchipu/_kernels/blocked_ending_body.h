@@ -38,17 +38,6 @@ static inline int FN(is_short)(const FN(blocked_ending) *e) { return e->activati
     } \
   } while (0)
 
-/* Neighbouring pixels, `to` floats on. */
-TI_INLINE void FN(end_rounded)(const FN(blocked_ending) *e, FN(rounded_vectors) *held, const int count, VF *v, VF first, VF scale, VF shift, ptrdiff_t to, const FN(blocked_place) *at) {
-#define TI_PLACE(p) to + p * VL
-#define TI_ROUND(op) FN(round_op)(&e->rounding, op, held, count, v, at, &drawn)
-  FN(drawn_pixels) drawn;
-  FN(begin_drawn)(&e->rounding, count, at, &drawn);
-  TI_END_ROUNDED(e->first, first, scale, shift, e->activation, count, TI_PLACE, TI_ROUND);
-#undef TI_PLACE
-#undef TI_ROUND
-}
-
 /* Ends `count` pixels of one block, whose place in the results `at` tells, NULL of neighbours; ending_tiles_body.h defines it. */
 extern TI_SHARED void FN(end_block)(const FN(blocked_ending) *e, float *y, const int32_t *at, int64_t count, int64_t block);
 

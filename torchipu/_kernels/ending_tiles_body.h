@@ -1,29 +1,31 @@
 /* How sums end that lie in blocks of channels and have left the registers, compiled once for all families that have such. */
 #include "drawn_endings_body.h"
 
-/* As `end_pixels`, which follows, of `count` neighbouring pixels of a plane from y + to on, with each op rounded by itself;
- * `place` is that of the first. */
+/* Some neighbouring pixels from y + to on; `at` is the place of the first. */
+TI_INLINE void FN(round_some)(const FN(blocked_ending) *e, const int count, float *y, VF first, VF scale, VF shift, ptrdiff_t to,
+                              const FN(blocked_place) *at) {
+  VF v[FN(ROUNDED_PIXELS)];
+  TI_EACH(count) v[p] = FN(load)(y + to + p * VL);
+#define TI_PLACE(p) to + p * VL
+#define TI_ROUND(op) FN(round_op)(&e->rounding, op, count, v, at)
+  TI_END_ROUNDED(e->first, first, scale, shift, e->activation, count, TI_PLACE, TI_ROUND);
+#undef TI_PLACE
+#undef TI_ROUND
+  TI_EACH(count) FN(store)(y + to + p * VL, v[p]);
+}
+
+/* As `end_pixels`, which follows, of `count` neighbouring pixels of a plane from y + to on, with each op rounded, not all of them
+ * stochastically; `of` is the place of the first. */
 static void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, ptrdiff_t to, int64_t count, const FN(blocked_place) *of,
                                  int64_t block) {
   const VF first = e->first ? FN(load)(e->first + block * VL) : FN(set)(0.f);
   const VF scale = e->is_affine ? FN(load)(e->scale + block * VL) : first, shift = e->is_affine ? FN(load)(e->shift + block * VL) : first;
-  FN(rounded_vectors) held = {{0}};
   FN(blocked_place) place = *of;
-  for (int64_t j = 0; j < count; j += FN(ROUNDED_PIXELS), to += FN(ROUNDED_PIXELS) * VL) {
-    VF v[FN(ROUNDED_PIXELS)];
-    if (count - j >= FN(ROUNDED_PIXELS)) {
-      TI_EACH(FN(ROUNDED_PIXELS)) v[p] = FN(load)(y + to + p * VL);
-      FN(end_rounded)(e, &held, FN(ROUNDED_PIXELS), v, first, scale, shift, to, &place);
-      TI_EACH(FN(ROUNDED_PIXELS)) FN(store)(y + to + p * VL, v[p]);
-      FN(move_on)(&e->rounding, &place, FN(ROUNDED_PIXELS));
-      continue;
-    }
-    for (int64_t k = 0; k < count - j; k++) {
-      v[0] = FN(load)(y + to + k * VL);
-      FN(end_rounded)(e, &held, 1, v, first, scale, shift, to + k * VL, &place);
-      FN(store)(y + to + k * VL, v[0]);
-      FN(move_on)(&e->rounding, &place, 1);
-    }
+  for (int64_t j = 0, some; j < count; j += some, to += some * VL) {
+    some = count - j < FN(ROUNDED_PIXELS) ? 1 : FN(ROUNDED_PIXELS);
+    if (some == 1) FN(round_some)(e, 1, y, first, scale, shift, to, &place);
+    else FN(round_some)(e, FN(ROUNDED_PIXELS), y, first, scale, shift, to, &place);
+    FN(move_on)(&e->rounding, &place, (uint32_t)some);
   }
 }
 
@@ -44,7 +46,7 @@ static void FN(round_pixels)(const FN(blocked_ending) *e, float *y, const int32_
     const FN(blocked_place) place = FN(vector_place)(r, y + to);
     some = ti_min(count - i, r->pixels - place.pixel);
     if (at) some = FN(neighbours)(at + i, some);
-    (r->all_drawn ? FN(drawn_table)[e->activation] : FN(round_neighbours))(e, y, to, some, &place, block);
+    (r->is_drawn ? FN(end_neighbours_drawn) : FN(round_neighbours))(e, y, to, some, &place, block);
   }
 }
 
