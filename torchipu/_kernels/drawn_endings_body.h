@@ -39,12 +39,20 @@ typedef struct {
   int groups[TI_ROUNDED_OPS];
 } FN(unasked);
 
-/* Rounds `count` vectors by their words. */
-TI_INLINE void FN(round_at_random)(int *unasked, const int has_zeros, const int count, VF *v, const VU *words, int overflow) {
+#if VL == 16
+/* Rounds `count` vectors by their words if they are normal halves, or zero where these are usual. Returns whether they are. */
+TI_INLINE int FN(round_usual)(const int has_zeros, const int count, VF *v, const VU *words) {
+  const FN(rounding_constants) constants = FN(name_constants)();
+  return has_zeros ? FN(round_normal_or_zero)(&constants, count, words, v) : FN(round_all_normal)(&constants, count, words, v);
+}
+#endif
+
+/* The same of all vectors. */
+TI_INLINE void FN(round_at_random)(int *unasked, const int count, VF *v, const VU *words, int overflow) {
 #if VL == 16
   const FN(rounding_constants) constants = FN(name_constants)();
   if (*unasked > 0) --*unasked;
-  else if (has_zeros ? FN(round_normal_or_zero)(&constants, count, words, v) : FN(round_normal)(&constants, count, words, v)) return;
+  else if (FN(round_normal_or_zero)(&constants, count, words, v)) return;
   else *unasked = FN(GROUPS_BEYOND);
   FN(halves) halves[FN(ROUNDED_PIXELS)];
   FN(halves_of_some)(&constants, count, v, words, overflow, halves);
@@ -57,10 +65,11 @@ TI_INLINE void FN(round_at_random)(int *unasked, const int has_zeros, const int 
 #endif
 }
 
-/* Some neighbouring pixels, i behind the first one, at y. Ops that are alike all draw where the first of them does. */
-TI_INLINE void FN(end_drawn)(const FN(drawn_ending) *e, FN(unasked) *unasked, const int is_alike, const int activation, const int count, float *y, int64_t i,
-                             VU place) {
-  const int has_zeros = activation == TI_ACTIVATION_HARDSWISH || activation == TI_ACTIVATION_HARDSIGMOID;
+/* Some neighbouring pixels, i behind the first one, at y. Ops that are alike all draw where the first of them does. Without
+ * `unasked` nothing is written unless all values are normal halves or, with `has_zeros`, zero; returns whether they are. */
+TI_INLINE int FN(end_drawn)(const FN(drawn_ending) *e, FN(unasked) *unasked, const int has_zeros, const int is_alike, const int activation,
+                            const int count, float *y, int64_t i, VU place) {
+  const int is_gated = activation == TI_ACTIVATION_HARDSWISH || activation == TI_ACTIVATION_HARDSIGMOID;  /* zeros are usual */
   VF v[FN(ROUNDED_PIXELS)];
   VU at[FN(ROUNDED_PIXELS)], factor[FN(ROUNDED_PIXELS)], words[FN(ROUNDED_PIXELS)];
   TI_EACH(count) {
@@ -81,23 +90,34 @@ TI_INLINE void FN(end_drawn)(const FN(drawn_ending) *e, FN(unasked) *unasked, co
       } \
     } \
     TI_EACH(count) words[p] = factor[p] * (at[p] ^ e->ops[op].second); \
-    FN(round_at_random)(unasked->groups + op, op == 3 && has_zeros, count, v, words, e->overflow); \
+    if (unasked) FN(round_at_random)(unasked->groups + op, count, v, words, e->overflow); \
+    else if (!FN(round_usual)(has_zeros || (op == 3 && is_gated), count, v, words)) return 0; \
   }
   TI_END_ROUNDED(e->has_first, e->first, e->scale, e->shift, activation, count, TI_PLACE, TI_ROUND);
 #undef TI_PLACE
 #undef TI_ROUND
   TI_EACH(count) FN(store)(y + (i + p) * VL, v[p]);
+  return 1;
 }
 
+/* Loops for normal halves, for these and zeros, and for all values: each leaves what it cannot round, and all behind it, to the
+ * next. Where a channel is dead zeros are many; other values are few or many. */
 TI_INLINE void FN(end_all_drawn)(const FN(blocked_ending) *of, const int is_alike, const int activation, float *y, ptrdiff_t to, int64_t count,
                                  const FN(blocked_place) *at, int64_t block) {
   const FN(drawn_ending) e = FN(drawn_of)(of, to, at, block);
   FN(unasked) unasked = {{0}};
   VU place = e.place;
   int64_t i = 0;
-  for (; i + FN(ROUNDED_PIXELS) <= count; i += FN(ROUNDED_PIXELS), place += e.apart * FN(ROUNDED_PIXELS))
-    FN(end_drawn)(&e, &unasked, is_alike, activation, FN(ROUNDED_PIXELS), y + to, i, place);
-  for (; i < count; i++, place += e.apart) FN(end_drawn)(&e, &unasked, is_alike, activation, 1, y + to, i, place);
+#define TI_WHILE(rounded) \
+  for (; i + FN(ROUNDED_PIXELS) <= count; i += FN(ROUNDED_PIXELS), place += e.apart * FN(ROUNDED_PIXELS)) \
+    if (!(rounded)) break
+#if VL == 16
+  TI_WHILE(__builtin_expect(FN(end_drawn)(&e, NULL, 0, is_alike, activation, FN(ROUNDED_PIXELS), y + to, i, place), 1));
+  TI_WHILE(__builtin_expect(FN(end_drawn)(&e, NULL, 1, is_alike, activation, FN(ROUNDED_PIXELS), y + to, i, place), 1));
+#endif
+  TI_WHILE(FN(end_drawn)(&e, &unasked, 1, is_alike, activation, FN(ROUNDED_PIXELS), y + to, i, place));
+#undef TI_WHILE
+  for (; i < count; i++, place += e.apart) FN(end_drawn)(&e, &unasked, 1, is_alike, activation, 1, y + to, i, place);
 }
 
 #undef TI_DRAWN

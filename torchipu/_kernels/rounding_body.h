@@ -317,6 +317,15 @@ TI_INLINE int FN(round_normal)(const FN(rounding_constants) *c, const int count,
   return 1;
 }
 
+/* The same where there are no zeros. */
+TI_INLINE int FN(round_all_normal)(const FN(rounding_constants) *c, const int count, const VU *words, VF *v) {
+  VU rounded[4];
+  if (!FN(add_bits)(c->kept_bits, c->largest, (VF)c->least, count, words, v, rounded)) return 0;
+#pragma GCC unroll 4
+  for (int p = 0; p < count; p++) v[p] = (VF)rounded[p];
+  return 1;
+}
+
 /* The same where zeros are as usual as others: they are looked for first. */
 TI_INLINE int FN(round_normal_or_zero)(const FN(rounding_constants) *c, const int count, const VU *words, VF *v) {
   VU rounded[4];
