@@ -24,10 +24,10 @@ typedef struct {
 /* By blocks, then by pixels; blocked_tiles_body.h defines it. */
 extern TI_SHARED void (*const FN(blocked_table)[FN(MOST_BLOCKS)][FN(MOST_PIXELS)])(const FN(blocked_tile) *);
 
-/* Fetches what is added to pixels while their sums are made. */
+/* Fetches what is added to pixels into the second cache, while their sums are made of what the first one has. */
 static void FN(fetch_pixels)(const float *x, const int32_t *at, int64_t count, int64_t blocks, ptrdiff_t block) {
   for (int64_t b = 0; b < blocks; b++, x += block)
-    for (int64_t i = 0; i < count; i++) __builtin_prefetch(x + at[i]);
+    for (int64_t i = 0; i < count; i++) __builtin_prefetch(x + at[i], 0, 2);
 }
 
 /* Sums of `results` blocks of `count` pixels; with an ending they are ended. */

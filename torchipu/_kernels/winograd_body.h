@@ -91,28 +91,32 @@ TI_INLINE void FN(write_block)(const FN(winograd_item) *t, const FN(blocked_endi
   }
 }
 
-/* Ends what tiles beside each other have written, from the place of the first on: two rows, the last may be beyond the image. */
-static void FN(end_rows)(const FN(winograd_item) *t, const FN(blocked_ending) *e, FN(tile_place) first, int64_t tiles, float *y) {
+/* Ends `count` pixels that lie one behind the other from a place of an image on. */
+static void FN(end_run)(const FN(winograd_item) *t, const FN(blocked_ending) *e, int64_t n, int64_t row, int64_t column, int64_t count, float *y) {
   const blocked_window s = t->p->window;
-  const int64_t column = first.column * 2, count = ti_min(s.ow - column, tiles * 2);
-  for (int64_t row = first.row * 2; row < ti_min(first.row * 2 + 2, s.oh); row++) {
-    const int64_t to = (first.n * t->blocks_out * s.oh * s.ow + row * s.ow + column) * VL;
-    FN(blocked_ending) ending = *e;
-    FN(move_ending)(&ending, to);
-    FN(end_block)(&ending, y + to, NULL, count, 0);
-  }
+  const int64_t to = (n * t->blocks_out * s.oh * s.ow + row * s.ow + column) * VL;
+  FN(blocked_ending) ending = *e;
+  FN(move_ending)(&ending, to);
+  FN(end_block)(&ending, y + to, NULL, count, 0);
 }
 
-/* The same where each op's results are rounded: as soon as tiles beside each other have written theirs. */
+/* The same where each op's results are rounded: as soon as tiles have written whole rows, or what they have of one. */
 static void FN(write_rounded)(const FN(winograd_item) *t, const FN(blocked_ending) *e, const float *sums, float *y) {
+  const blocked_window s = t->p->window;
   const FN(blocked_ending) none = {0};
   FN(winograd_item) run = *t;
   for (int64_t done = 0; done < t->count; done += run.count, sums += run.count * VL) {
     run.first = t->first + done;
-    const FN(tile_place) first = FN(place_of)(run.first, t->down, t->across);
-    run.count = ti_min(t->count - done, t->across - first.column);
+    const FN(tile_place) at = FN(place_of)(run.first, t->down, t->across);
+    const int64_t rows = at.column ? 0 : ti_min((t->count - done) / t->across, t->down - at.row);  /* whole ones, of tiles */
+    run.count = rows ? rows * t->across : ti_min(t->count - done, t->across - at.column);
     FN(write_block)(&run, none, TI_ACTIVATION_NONE, sums, y);
-    FN(end_rows)(&run, e, first, run.count, y);
+    if (rows) {
+      FN(end_run)(t, e, at.n, at.row * 2, 0, ti_min(rows * 2, s.oh - at.row * 2) * s.ow, y);
+      continue;
+    }
+    for (int64_t row = at.row * 2; row < ti_min(at.row * 2 + 2, s.oh); row++)
+      FN(end_run)(t, e, at.n, row, at.column * 2, ti_min(run.count * 2, s.ow - at.column * 2), y);
   }
 }
 
