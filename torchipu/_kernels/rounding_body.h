@@ -189,13 +189,6 @@ TI_INLINE FN(rounding_constants) FN(hold_constants)(void) {
   return c;
 }
 
-/* The same, which are read from memory where registers are wanted for other things. */
-TI_INLINE FN(rounding_constants) FN(name_constants)(void) {
-  return (FN(rounding_constants)){.exponent = (VU){0} + 0xff800000u, .least = (VU){0} + 0x38800000, .less = (VU){0} + (uint32_t)-(42 << 23),
-                                  .upper = (VU){0} + 0xffff0000u, .largest = FN(set)(0x1p16f), .size = (VU){0} + 0x7fffffffu,
-                                  .kept_bits = (VU){0} + ~0x1fffu, .range = (VU){0} + (0x477fdfffu - 0x38800000u)};
-}
-
 /* As `halves_by`, of `count` vectors, up to four, which are looked at for overflows at once. Returns whether all are less
  * than any normal half. */
 TI_INLINE int FN(halves_of_some)(const FN(rounding_constants) *c, const int count, const VF *x, const VU *words, int overflow,
@@ -312,34 +305,6 @@ TI_INLINE int FN(round_normal)(const FN(rounding_constants) *c, const int count,
     }
     if (odd) return 0;
   }
-#pragma GCC unroll 4
-  for (int p = 0; p < count; p++) v[p] = (VF)rounded[p];
-  return 1;
-}
-
-/* The same where there are no zeros. */
-TI_INLINE int FN(round_all_normal)(const FN(rounding_constants) *c, const int count, const VU *words, VF *v) {
-  VU rounded[4];
-  if (!FN(add_bits)(c->kept_bits, c->largest, (VF)c->least, count, words, v, rounded)) return 0;
-#pragma GCC unroll 4
-  for (int p = 0; p < count; p++) v[p] = (VF)rounded[p];
-  return 1;
-}
-
-/* The same where zeros are as usual as others: they are looked for first. */
-TI_INLINE int FN(round_normal_or_zero)(const FN(rounding_constants) *c, const int count, const VU *words, VF *v) {
-  VU rounded[4];
-  __m512i fewest = _mm512_set1_epi32(-1);  /* twice the size of those that are not zero */
-#pragma GCC unroll 4
-  for (int p = 0; p < count; p++) {
-    const __mmask16 others = _mm512_test_epi32_mask((__m512i)v[p], (__m512i)c->size);
-    rounded[p] = (VU)_mm512_mask_and_epi32((__m512i)v[p], others, (__m512i)((VU)v[p] + (words[p] >> 19)), (__m512i)c->kept_bits);
-    fewest = _mm512_mask_min_epu32(fewest, others, fewest, (__m512i)(rounded[p] + rounded[p]));
-  }
-  __m512 most = _mm512_range_ps((__m512)rounded[0], (__m512)rounded[count - 1], 11);  /* NaN passes by */
-#pragma GCC unroll 2
-  for (int p = 1; p < count - 1; p++) most = _mm512_range_ps(most, (__m512)rounded[p], 11);
-  if (__builtin_expect(_mm512_cmp_ps_mask(most, (__m512)c->largest, _CMP_GE_OQ) | _mm512_cmplt_epu32_mask(fewest, (__m512i)(c->least + c->least)), 0)) return 0;
 #pragma GCC unroll 4
   for (int p = 0; p < count; p++) v[p] = (VF)rounded[p];
   return 1;
