@@ -15,13 +15,13 @@ typedef struct {
 static inline int FN(is_short)(const FN(blocked_ending) *e) { return e->activation <= TI_ACTIVATION_HARDSIGMOID && !e->rounding.is_any; }
 
 /* Ends `count` vectors, each `place(p)` floats on in what is read, and lets `round(op)` round after each op but the gate,
- * which leaves halves as they are; `first`, `scale` and `shift` are those of their channels. */
+ * which leaves halves as they are; `begin`, `scale` and `shift` are those of their channels. */
 #undef TI_EACH
 #undef TI_END_ROUNDED
 #define TI_EACH(count) _Pragma("GCC unroll 4") for (int p = 0; p < count; p++)
-#define TI_END_ROUNDED(count, place, round) \
+#define TI_END_ROUNDED(begins, begin, scale, shift, act, count, place, round) \
   do { \
-    if (e->first) TI_EACH(count) v[p] += first; \
+    if (begins) TI_EACH(count) v[p] += begin; \
     round(0); \
     if (e->is_affine) { \
       TI_EACH(count) v[p] = FN(fma)(v[p], scale, shift); \
@@ -32,22 +32,11 @@ static inline int FN(is_short)(const FN(blocked_ending) *e) { return e->activati
       round(2); \
     } \
     if (e->gate) TI_EACH(count) v[p] = FN(gated)(v[p], FN(load)(e->gate + place(p))); \
-    if (e->activation != TI_ACTIVATION_NONE) { \
-      TI_EACH(count) v[p] = FN(activated)(e->activation, v[p]); \
+    if (act != TI_ACTIVATION_NONE) { \
+      TI_EACH(count) v[p] = FN(activated)(act, v[p]); \
       round(3); \
     } \
   } while (0)
-
-/* Neighbouring pixels, `to` floats on. */
-TI_INLINE void FN(end_rounded)(const FN(blocked_ending) *e, FN(rounded_vectors) *held, const int count, VF *v, VF first, VF scale, VF shift, ptrdiff_t to, const FN(blocked_place) *at) {
-#define TI_PLACE(p) to + p * VL
-#define TI_ROUND(op) FN(round_op)(&e->rounding, op, held, count, v, at, &drawn)
-  FN(drawn_pixels) drawn;
-  FN(begin_drawn)(&e->rounding, count, at, &drawn);
-  TI_END_ROUNDED(count, TI_PLACE, TI_ROUND);
-#undef TI_PLACE
-#undef TI_ROUND
-}
 
 /* Ends `count` pixels of one block, whose place in the results `at` tells, NULL of neighbours; ending_tiles_body.h defines it. */
 extern TI_SHARED void FN(end_block)(const FN(blocked_ending) *e, float *y, const int32_t *at, int64_t count, int64_t block);

@@ -13,6 +13,7 @@ enum { TI_ROUNDED_OPS = 4 }; /* the sums, what scales them, the addition, the ac
 typedef struct {
   FN(keys) keys;
   int is_rounded, is_random, has_channels_last;
+  int begins;  /* whether it draws at other places than the op that drew before it */
 } FN(rounded_op);
 
 /* Rows of some blocks of one image that are held by themselves, [block][rows][columns][lanes]: columns beside the image are
@@ -28,7 +29,7 @@ typedef struct {
   const FN(held_rows) *held;              /* NULL for all images */
   uint32_t channels, pixels, blocks;      /* of an image */
   int is_any, overflow;
-  int shared;                             /* the first of the ops that draw, if all of them draw at the same places; else -1 */
+  int is_drawn, is_alike;                 /* whether all that round do so stochastically, and whether all draw at the same places */
   FN(rounded_op) ops[TI_ROUNDED_OPS];
 } FN(blocked_rounding);
 
@@ -63,104 +64,50 @@ TI_INLINE void FN(move_on)(const FN(blocked_rounding) *r, FN(blocked_place) *at,
   at->pixel += pixels;
 }
 
+/* Where an op draws for the pixel at a place, and from there to the next pixel. */
+TI_INLINE VU FN(drawn_at)(const FN(rounded_op) *o, const FN(blocked_place) *at) {
+  return (o->has_channels_last ? at->last : at->second) + o->keys.first;
+}
+TI_INLINE uint32_t FN(drawn_apart)(const FN(blocked_rounding) *r, const FN(rounded_op) *o) {
+  return (o->has_channels_last ? r->channels : 1) * TI_ROUNDING_STEP;
+}
+
 /* Reads which ops round; `args` begin with the random words of those that round stochastically. */
 static FN(blocked_rounding) FN(begin_rounding)(char *const *args, int64_t flags, const float *results, int64_t channels, int64_t pixels) {
   FN(blocked_rounding) r = {.results = results, .channels = (uint32_t)channels, .pixels = (uint32_t)pixels,
                             .blocks = (uint32_t)ti_ceil(channels, VL), .overflow = (int)(flags / TI_BLOCKED_ENDING_OVERFLOW & 3)};
   const int64_t *other = NULL;
   FN(keys) keys = {0, 0};
+  const FN(rounded_op) *before = NULL;
+  r.is_drawn = r.is_alike = 1;
   for (int op = 0; op < TI_ROUNDED_OPS; op++) {
     FN(rounded_op) *const o = r.ops + op;
     o->is_rounded = flags / TI_BLOCKED_ENDING_ROUNDS >> op & 1;
     o->has_channels_last = flags / TI_BLOCKED_ENDING_CHANNELS_LAST >> op & 1;
     r.is_any |= o->is_rounded;
-    if (!(flags / TI_BLOCKED_ENDING_IS_RANDOM >> op & 1)) continue;
-    const int64_t *const state = (const int64_t *)*args++;
+    const int64_t *const state = flags / TI_BLOCKED_ENDING_IS_RANDOM >> op & 1 ? (const int64_t *)*args++ : NULL;
     o->is_random = !FN(rounds_to_nearest)(state);
+    r.is_drawn &= o->is_random || !o->is_rounded;
     if (!o->is_random) continue;
     o->keys = keys = FN(next_keys)(state, other, keys);
+    o->begins = before && (before->keys.first != keys.first || before->has_channels_last != o->has_channels_last);
+    r.is_alike &= !o->begins;
     other = state;
-  }
-  r.shared = -1;
-  for (int op = TI_ROUNDED_OPS - 1, is_alike = 1; op >= 0; op--) {
-    const FN(rounded_op) *const o = r.ops + op, *const next = r.ops + (r.shared < 0 ? op : r.shared);
-    if (!o->is_random) continue;
-    is_alike &= o->keys.first == next->keys.first && o->has_channels_last == next->has_channels_last;
-    r.shared = is_alike ? op : -1;
-    if (!is_alike) break;
+    before = o;
   }
   return r;
 }
 
 enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rounding, others meanwhile do not */
 
-/* What stays at hand while vectors are rounded. */
-typedef struct {
-#if VL == 16
-  FN(rounding_constants) constants;
-#endif
-  int are_beyond[TI_ROUNDED_OPS];    /* for how many groups of pixels it is not asked whether values are normal halves */
-} FN(rounded_vectors);
-
-static inline FN(rounded_vectors) FN(hold_vectors)(void) {
-#if VL == 16
-  return (FN(rounded_vectors)){.constants = FN(hold_constants)()};
-#else
-  return (FN(rounded_vectors)){.are_beyond = {0}};
-#endif
-}
-
-/* Where an op draws for neighbouring pixels, and the factors of these places. */
-typedef struct {
-  VU place[FN(ROUNDED_PIXELS)], factor[FN(ROUNDED_PIXELS)];
-} FN(drawn_pixels);
-
-TI_INLINE void FN(find_drawn)(const FN(blocked_rounding) *r, int op, const int count, const FN(blocked_place) *at, FN(drawn_pixels) *drawn) {
-  const FN(rounded_op) *const o = r->ops + op;
-  const uint32_t step = (o->has_channels_last ? r->channels : 1) * TI_ROUNDING_STEP;
-  VU place = (o->has_channels_last ? at->last : at->second) + o->keys.first;
-#pragma GCC unroll 4
-  for (int p = 0; p < count; p++, place += step) {
-    drawn->place[p] = place;
-    drawn->factor[p] = FN(shared_factor)(place);
-  }
-}
-
-/* Begins with pixels: finds what all ops share. */
-TI_INLINE void FN(begin_drawn)(const FN(blocked_rounding) *r, const int count, const FN(blocked_place) *at, FN(drawn_pixels) *drawn) {
-  if (r->shared >= 0) FN(find_drawn)(r, r->shared, count, at, drawn);
-  else for (int p = 0; p < count; p++) drawn->place[p] = drawn->factor[p] = (VU){0};  /* each op finds its own */
-}
-
-/* As `round_op`, of an op that rounds stochastically. */
-TI_INLINE void FN(round_at_random)(const FN(blocked_rounding) *r, int op, FN(rounded_vectors) *held, const int count, VF *v,
-                                   const FN(blocked_place) *at, FN(drawn_pixels) *drawn) {
-  const VU second = (VU){0} + r->ops[op].keys.second;
-  VU words[FN(ROUNDED_PIXELS)];
-  if (__builtin_expect(r->shared < 0, 0)) FN(find_drawn)(r, op, count, at, drawn);
-#pragma GCC unroll 4
-  for (int p = 0; p < count; p++) words[p] = drawn->factor[p] * (drawn->place[p] ^ second);
-#if VL == 16
-  if (held->are_beyond[op] > 0) held->are_beyond[op]--;
-  else if (FN(round_normal)(&held->constants, count, words, v)) return;
-  else held->are_beyond[op] = FN(GROUPS_BEYOND);
-  FN(halves) halves[FN(ROUNDED_PIXELS)];
-  FN(halves_of_some)(&held->constants, count, v, words, r->overflow, halves);
-#pragma GCC unroll 4
-  for (int p = 0; p < count; p++) v[p] = FN(of_halves)(halves[p]);
-#else
-#pragma GCC unroll 4
-  for (int p = 0; p < count; p++) v[p] = FN(rounded_by)(v[p], words[p], r->overflow);
-#endif
-}
-
 /* Rounds the results of an op: `count` vectors, of neighbouring pixels. */
-TI_INLINE void FN(round_op)(const FN(blocked_rounding) *r, int op, FN(rounded_vectors) *held, const int count, VF *v,
-                            const FN(blocked_place) *at, FN(drawn_pixels) *drawn) {
+TI_INLINE void FN(round_op)(const FN(blocked_rounding) *r, int op, const int count, VF *v, const FN(blocked_place) *at) {
   const FN(rounded_op) *const o = r->ops + op;
   if (!o->is_rounded) return;
   if (o->is_random) {
-    FN(round_at_random)(r, op, held, count, v, at, drawn);
+    VU place = FN(drawn_at)(o, at);
+    for (int p = 0; p < count; p++, place += FN(drawn_apart)(r, o))
+      v[p] = FN(rounded_by)(v[p], FN(random_words)(place, (VU){0} + o->keys.second), r->overflow);
   } else if (r->overflow == TI_HALF_OVERFLOW_INFINITY) {
 #pragma GCC unroll 4
     for (int p = 0; p < count; p++) v[p] = FN(of_halves)(FN(nearest_halves)(v[p]));

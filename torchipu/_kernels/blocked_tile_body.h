@@ -24,6 +24,12 @@ typedef struct {
 /* By blocks, then by pixels; blocked_tiles_body.h defines it. */
 extern TI_SHARED void (*const FN(blocked_table)[FN(MOST_BLOCKS)][FN(MOST_PIXELS)])(const FN(blocked_tile) *);
 
+/* Fetches what is added to pixels into the second cache, while their sums are made of what the first one has. */
+static void FN(fetch_pixels)(const float *x, const int32_t *at, int64_t count, int64_t blocks, ptrdiff_t block) {
+  for (int64_t b = 0; b < blocks; b++, x += block)
+    for (int64_t i = 0; i < count; i++) __builtin_prefetch(x + at[i], 0, 2);
+}
+
 /* Sums of `results` blocks of `count` pixels; with an ending they are ended. */
 static void FN(add_tiles)(FN(blocked_tile) tile, int64_t results, int64_t count, const FN(blocked_ending) *ending) {
   const int64_t across = ti_ceil(results, FN(MOST_BLOCKS));
@@ -41,6 +47,7 @@ static void FN(add_tiles)(FN(blocked_tile) tile, int64_t results, int64_t count,
       if (e.first) e.first += b0 * VL;
       if (e.is_affine) { e.scale += b0 * VL; e.shift += b0 * VL; }
       FN(move_ending)(&e, b0 * tile.y_block);
+      if (e.added) FN(fetch_pixels)(e.added, to, count, nb, tile.y_block);
     }
     tile.ending = ending && FN(is_short)(&e) ? &e : NULL;
     tile.w = w + b0 * tile.w_block;

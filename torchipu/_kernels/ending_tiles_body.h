@@ -1,32 +1,31 @@
 /* How sums end that lie in blocks of channels and have left the registers, compiled once for all families that have such. */
-#include "blocked_ending_body.h"
+#include "drawn_endings_body.h"
 
-/* Up to ROUNDED_PIXELS neighbours from y on, the last of which stands for those that there are not. */
-TI_INLINE void FN(load_pixels)(const float *y, int count, VF *v) {
-  TI_EACH(FN(ROUNDED_PIXELS)) v[p] = FN(load)(y + (p < count ? p : count - 1) * VL);
-}
-TI_INLINE void FN(store_pixels)(float *y, int count, const VF *v) {
-  TI_EACH(FN(ROUNDED_PIXELS)) if (p < count) FN(store)(y + p * VL, v[p]);
-}
-
-/* As `end_pixels`, which follows, of `count` neighbouring pixels of a plane from y + to on, with each op rounded; `place` is
- * that of the first. */
-TI_INLINE void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, VF first, VF scale, VF shift, ptrdiff_t to, int64_t count,
-                                   FN(blocked_place) place) {
-  FN(rounded_vectors) held = FN(hold_vectors)();
-  for (int64_t j = 0; j < count; j += FN(ROUNDED_PIXELS), to += FN(ROUNDED_PIXELS) * VL) {
-    const int some = (int)ti_min(count - j, FN(ROUNDED_PIXELS));
-    VF v[FN(ROUNDED_PIXELS)];
-    FN(load_pixels)(y + to, some, v);
-#define TI_PLACE(p) to + (p < some ? p : some - 1) * VL
-#define TI_ROUND(op) FN(round_op)(&e->rounding, op, &held, FN(ROUNDED_PIXELS), v, &place, &drawn)
-    FN(drawn_pixels) drawn;
-    FN(begin_drawn)(&e->rounding, FN(ROUNDED_PIXELS), &place, &drawn);
-    TI_END_ROUNDED(FN(ROUNDED_PIXELS), TI_PLACE, TI_ROUND);
+/* Some neighbouring pixels from y + to on; `at` is the place of the first. */
+TI_INLINE void FN(round_some)(const FN(blocked_ending) *e, const int count, float *y, VF first, VF scale, VF shift, ptrdiff_t to,
+                              const FN(blocked_place) *at) {
+  VF v[FN(ROUNDED_PIXELS)];
+  TI_EACH(count) v[p] = FN(load)(y + to + p * VL);
+#define TI_PLACE(p) to + p * VL
+#define TI_ROUND(op) FN(round_op)(&e->rounding, op, count, v, at)
+  TI_END_ROUNDED(e->first, first, scale, shift, e->activation, count, TI_PLACE, TI_ROUND);
 #undef TI_PLACE
 #undef TI_ROUND
-    FN(store_pixels)(y + to, some, v);
-    FN(move_on)(&e->rounding, &place, FN(ROUNDED_PIXELS));
+  TI_EACH(count) FN(store)(y + to + p * VL, v[p]);
+}
+
+/* As `end_pixels`, which follows, of `count` neighbouring pixels of a plane from y + to on, with each op rounded, not all of them
+ * stochastically; `of` is the place of the first. */
+static void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, ptrdiff_t to, int64_t count, const FN(blocked_place) *of,
+                                 int64_t block) {
+  const VF first = e->first ? FN(load)(e->first + block * VL) : FN(set)(0.f);
+  const VF scale = e->is_affine ? FN(load)(e->scale + block * VL) : first, shift = e->is_affine ? FN(load)(e->shift + block * VL) : first;
+  FN(blocked_place) place = *of;
+  for (int64_t j = 0, some; j < count; j += some, to += some * VL) {
+    some = count - j < FN(ROUNDED_PIXELS) ? 1 : FN(ROUNDED_PIXELS);
+    if (some == 1) FN(round_some)(e, 1, y, first, scale, shift, to, &place);
+    else FN(round_some)(e, FN(ROUNDED_PIXELS), y, first, scale, shift, to, &place);
+    FN(move_on)(&e->rounding, &place, (uint32_t)some);
   }
 }
 
@@ -34,21 +33,20 @@ TI_INLINE void FN(round_neighbours)(const FN(blocked_ending) *e, float *y, VF fi
 static inline int64_t FN(neighbours)(const int32_t *at, int64_t count) {
   if (at[count - 1] - at[0] == (count - 1) * VL) return count;
   int64_t some = 1;
+  while (some + 8 <= count && at[some + 7] == at[some - 1] + 8 * VL) some += 8;
   while (at[some] == at[some - 1] + VL) some++;
   return some;
 }
 
 /* The same of pixels whose places `at` tells: neighbours among them together, as long as they are of one plane. */
-static __attribute__((noinline)) void FN(round_pixels)(const FN(blocked_ending) *of, float *y, const int32_t *at, int64_t count, int64_t block) {
-  const FN(blocked_ending) e = *of;  /* nothing that is stored changes it */
-  const VF first = e.first ? FN(load)(e.first + block * VL) : FN(set)(0.f);
-  const VF scale = e.is_affine ? FN(load)(e.scale + block * VL) : first, shift = e.is_affine ? FN(load)(e.shift + block * VL) : first;
+static void FN(round_pixels)(const FN(blocked_ending) *e, float *y, const int32_t *at, int64_t count, int64_t block) {
+  const FN(blocked_rounding) *const r = &e->rounding;
   for (int64_t i = 0, some; i < count; i += some) {
     const ptrdiff_t to = at ? at[i] : i * VL;
-    const FN(blocked_place) place = FN(vector_place)(&e.rounding, y + to);
-    some = ti_min(count - i, e.rounding.pixels - place.pixel);
+    const FN(blocked_place) place = FN(vector_place)(r, y + to);
+    some = ti_min(count - i, r->pixels - place.pixel);
     if (at) some = FN(neighbours)(at + i, some);
-    FN(round_neighbours)(&e, y, first, scale, shift, to, some, place);
+    (r->is_drawn ? FN(end_neighbours_drawn) : FN(round_neighbours))(e, y, to, some, &place, block);
   }
 }
 

@@ -74,7 +74,7 @@ TI_INLINE void FN(end_some)(const FN(blocked_ending) *e, float *y, const float *
   shift = shifted;
 #define TI_PLACE(p) to + p * VL
 #define TI_KEEP(op) (void)0
-  TI_END_ROUNDED(count, TI_PLACE, TI_KEEP);
+  TI_END_ROUNDED(e->first, first, scale, shift, e->activation, count, TI_PLACE, TI_KEEP);
 #undef TI_PLACE
 #undef TI_KEEP
   TI_EACH(count) FN(store)(y + to + p * VL, v[p]);

@@ -274,11 +274,9 @@ TI_INLINE void FN(halves_as_found)(const FN(rounding_constants) *c, const int co
   if (FN(halves_of_some)(c, count, x, words, overflow, halves)) *found = (FN(found)){.are_tiny = 1, .longest = found->longest};
 }
 
-/* Rounds vectors, up to four, to floats that are normal halves: the random bits that such halves count are added to the mantissas, whose
- * ends are cut off. Returns whether all were, or zero; else nothing is written. */
-TI_INLINE int FN(round_normal)(const FN(rounding_constants) *c, const int count, const VU *words, VF *v) {
-  const VU kept = c->kept_bits;
-  VU rounded[4];
+/* Adds the random bits that normal halves count to the mantissas of vectors, up to four, and cuts off their ends. Returns whether all
+ * are normal halves, so that this is how they round; zero is none. */
+TI_INLINE int FN(add_bits)(VU kept, VF largest, VF least, const int count, const VU *words, const VF *v, VU *rounded) {
   __m512 most, fewest;
 #pragma GCC unroll 4
   for (int p = 0; p < count; p++) rounded[p] = ((VU)v[p] + (words[p] >> 19)) & kept;
@@ -290,8 +288,14 @@ TI_INLINE int FN(round_normal)(const FN(rounding_constants) *c, const int count,
     most = _mm512_range_ps(most, (__m512)rounded[p], 11);
     fewest = _mm512_range_ps(fewest, (__m512)rounded[p], 10);
   }
-  const __mmask16 beyond = _mm512_cmp_ps_mask(most, (__m512)c->largest, _CMP_GE_OQ) | _mm512_cmp_ps_mask(fewest, (__m512)c->least, _CMP_LT_OQ);
-  if (__builtin_expect(beyond != 0, 0)) {
+  const __mmask16 beyond = _mm512_cmp_ps_mask(most, (__m512)largest, _CMP_GE_OQ) | _mm512_cmp_ps_mask(fewest, (__m512)least, _CMP_LT_OQ);
+  return __builtin_expect(beyond == 0, 1);
+}
+
+/* Rounds vectors, up to four, to floats that are normal halves. Returns whether all were, or zero; else nothing is written. */
+TI_INLINE int FN(round_normal)(const FN(rounding_constants) *c, const int count, const VU *words, VF *v) {
+  VU rounded[4];
+  if (!FN(add_bits)(c->kept_bits, c->largest, (VF)c->least, count, words, v, rounded)) {
     __mmask16 odd = 0;
 #pragma GCC unroll 4
     for (int p = 0; p < count; p++) {

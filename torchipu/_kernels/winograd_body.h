@@ -91,30 +91,32 @@ TI_INLINE void FN(write_block)(const FN(winograd_item) *t, const FN(blocked_endi
   }
 }
 
-/* The same where each op's results are rounded. */
-static __attribute__((noinline)) void FN(write_rounded)(const FN(winograd_item) *t, const FN(blocked_ending) *e, const float *sums, float *y) {
+/* Ends `count` pixels that lie one behind the other from a place of an image on. */
+static void FN(end_run)(const FN(winograd_item) *t, const FN(blocked_ending) *e, int64_t n, int64_t row, int64_t column, int64_t count, float *y) {
   const blocked_window s = t->p->window;
-  const int64_t image = t->blocks_out * s.oh * s.ow * VL;
-  FN(tile_place) place = FN(place_of)(t->first, t->down, t->across);
-  FN(rounded_vectors) held = FN(hold_vectors)();
-  const VF first = e->first ? FN(load)(e->first) : FN(set)(0.f);
-  const VF scale = e->is_affine ? FN(load)(e->scale) : first, shift = e->is_affine ? FN(load)(e->shift) : first;
-  const uint32_t block = (uint32_t)((y - e->rounding.results) / (s.oh * s.ow * VL));
-  for (int64_t k = 0; k < t->count; k++, sums += VL, FN(next_place)(t->down, t->across, &place)) {
-    VF v[4];
-    FN(results_of)(sums, t->sums_point, v);
-    for (int i = 0; i < 4; i += 2) {
-      const int64_t row = place.row * 2 + i / 2, column = place.column * 2, to = place.n * image + (row * s.ow + column) * VL;
-      if (row >= s.oh) continue;
-      const FN(blocked_place) at = FN(place_at)(&e->rounding, (uint32_t)place.n, block, (uint32_t)(row * s.ow + column));
-      if (column + 1 < s.ow) {
-        FN(end_rounded)(e, &held, 2, v + i, first, scale, shift, to, &at);
-        FN(store)(y + to + VL, v[i + 1]);
-      } else {
-        FN(end_rounded)(e, &held, 1, v + i, first, scale, shift, to, &at);
-      }
-      FN(store)(y + to, v[i]);
+  const int64_t to = (n * t->blocks_out * s.oh * s.ow + row * s.ow + column) * VL;
+  FN(blocked_ending) ending = *e;
+  FN(move_ending)(&ending, to);
+  FN(end_block)(&ending, y + to, NULL, count, 0);
+}
+
+/* The same where each op's results are rounded: as soon as tiles have written whole rows, or what they have of one. */
+static void FN(write_rounded)(const FN(winograd_item) *t, const FN(blocked_ending) *e, const float *sums, float *y) {
+  const blocked_window s = t->p->window;
+  const FN(blocked_ending) none = {0};
+  FN(winograd_item) run = *t;
+  for (int64_t done = 0; done < t->count; done += run.count, sums += run.count * VL) {
+    run.first = t->first + done;
+    const FN(tile_place) at = FN(place_of)(run.first, t->down, t->across);
+    const int64_t rows = at.column ? 0 : ti_min((t->count - done) / t->across, t->down - at.row);  /* whole ones, of tiles */
+    run.count = rows ? rows * t->across : ti_min(t->count - done, t->across - at.column);
+    FN(write_block)(&run, none, TI_ACTIVATION_NONE, sums, y);
+    if (rows) {
+      FN(end_run)(t, e, at.n, at.row * 2, 0, ti_min(rows * 2, s.oh - at.row * 2) * s.ow, y);
+      continue;
     }
+    for (int64_t row = at.row * 2; row < ti_min(at.row * 2 + 2, s.oh); row++)
+      FN(end_run)(t, e, at.n, row, at.column * 2, ti_min(run.count * 2, s.ow - at.column * 2), y);
   }
 }
 
