@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.elem_planner import run_chain
+from tests.kernels.elem_planner import Ref, run_chain
 
 SHAPES = [
     ((3, 5, 1), (3, 1, 7)), ((3, 1, 7), (3, 5, 1)), ((100, 8, 1), (100, 1, 8)), ((50, 16, 1), (50, 1, 16)),
@@ -28,6 +28,30 @@ def test_broadcast_rows(shapes: tuple[tuple[int, ...], ...], operator: str) -> N
     for threads in (1, 2):
         (ours,), (eager,), _ = run_chain([(f"aten.{operator}", operands, {})], [0], threads)
         torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("comparison", ["eq", "ne", "lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_masks_of_rows(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype, comparison: str) -> None:
+    """As one-hot rows are: a comparison, and what becomes of it."""
+    operands = tuple((drawn(shape) * 3).nan_to_num(7).to(dtype) for shape in shapes)
+    compared = (f"aten.{comparison}.Tensor", operands, {})
+    for made in (torch.int64, torch.float32):
+        ours, eager, _ = run_chain([compared, ("aten._to_copy.default", (Ref(0),), {"dtype": made})], [1], 2)
+        assert torch.equal(ours[0], eager[0])
+    converted = ("aten._to_copy.default", (Ref(0),), {"dtype": torch.int64})
+    again = ("aten._to_copy.default", (Ref(1),), {"dtype": torch.float32})
+    for calls in ([compared], [compared, converted, again]):
+        ours, eager, _ = run_chain(calls, [len(calls) - 1], 1)
+        assert torch.equal(ours[0], eager[0])
+
+
+@pytest.mark.parametrize("shape", [(8, 5, 7, 7), (3, 40), (2, 6, 28, 28), (2, 3, 9)], ids=str)
+def test_slopes_of_channels(shape: tuple[int, ...]) -> None:
+    x, slopes = drawn(shape), drawn((1, shape[1], *(1 for _ in shape[2:])))
+    (ours,), (eager,), _ = run_chain([("aten._prelu_kernel.default", (x, slopes), {})], [0], 2)
+    torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

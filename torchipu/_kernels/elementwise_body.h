@@ -582,11 +582,9 @@ TI_INLINE int FN(run_piece)(FN(chain_call) *c, int64_t start, long n) {
 TI_KERNEL(chain) {
   const chain_ints *const p = (const chain_ints *)ints;
   const int64_t block = p->block, stop = ti_min(p->elements, end * block);
-  FN(in_rows) rows[2];
-  int64_t length;
-  float *result;
-  const int op = FN(op_on_rows)(p, args, rows, &length, &result);
-  if (op != FN(row_none)) { FN(run_rows)(op, rows, result, length, begin * block, stop); return TI_OK; }
+  FN(on_rows) rows;
+  FN(find_rows)(p, args, &rows);
+  if (rows.function) { FN(run_rows)(&rows, begin * block, stop); return TI_OK; }
   FN(chain_call) c;
   FN(begin_chain)(&c, args, (char *)scratch, p->program, ((const chain_scalars *)scalars)->constants, (int)p->num_slots,
                   (int)p->num_instructions, block, block);

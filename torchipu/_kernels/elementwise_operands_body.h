@@ -298,8 +298,7 @@ static void FN(store_turns)(float *dst, const float *first, const float *second,
 }
 /* Moves elements [start, start + n) of such a pair; the slot is that of the first. */
 static void FN(walk_pair)(float *first, float *second, float *base, const chain_slot *slot, int64_t start, long n, int storing) {
-  FN(walked) at;
-  at.start = -1;
+  FN(walked) at = {.start = -1};
   for (long done = 0; done < n;) {
     int64_t from;
     const long run = (long)ti_min(FN(stretch)(slot, &at, start + done, &from), n - done);
