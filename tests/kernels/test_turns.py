@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.elem_planner import Ref, run_chain
+from tests.kernels.elem_planner import Ref, run_chain, run_op
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor, take_turns
 
@@ -51,6 +51,14 @@ def test_complex_results_take_turns(length: int) -> None:
     torch._dynamo.reset()
     for mine, its in zip(torch.compile(run, backend="ipu")(x, y, halves), expected, strict=True):
         torch.testing.assert_close(mine, its)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32], ids=str)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_columns_become_rows_of_two(length: int, dtype: torch.dtype) -> None:
+    x, y = ((drawn(3, length + more) * 9)[:, more:].contiguous().to(dtype) for more in (0, 1))
+    (ours,), (eager,) = run_op("aten.stack.default", [x, y], -1)
+    assert torch.equal(ours, eager)
 
 
 def test_what_takes_turns() -> None:

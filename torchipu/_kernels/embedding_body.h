@@ -364,18 +364,23 @@ TI_KERNEL(flatten_index) {
 }
 
 /* Some vectors of the sums of a bag, the last of `lanes` lanes; in the order of sum_row, but in registers. */
+/* is_plain: indices of 64 bits and no weights; the last vector is whole where all lanes count. */
 TI_INLINE void FN(sum_of_bag)(float *out, const bag_rows_ints *p, const char *table, const char *index, const float *weights,
-                              int64_t first, int64_t last, const int vectors, int64_t lanes, float by_size) {
+                              int64_t first, int64_t last, const int vectors, const int64_t lanes, float by_size, const int is_plain) {
   VF sum[8];
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) sum[v] = FN(set)(0.f);
   for (int64_t j = first; j < last; j++) {
-    const int64_t k = FN(index_at)(index, p->index_bytes, j);
+    const int64_t k = FN(index_at)(index, is_plain ? 8 : p->index_bytes, j);
     if (k == p->padding) continue;
     const float *const row = (const float *)table + k * p->width;
-    const VF by = FN(set)(weights ? weights[j] : 1.f);
+    const VF by = FN(set)(!is_plain && weights ? weights[j] : 1.f);
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++) sum[v] = FN(fma)(by, FN(load_most)(row + v * VL, v + 1 < vectors ? VL : lanes), sum[v]);
+    for (int v = 0; v < vectors; v++) {
+      const VF x = FN(load_most)(row + v * VL, v + 1 < vectors ? VL : lanes);
+      if (is_plain) sum[v] += x;
+      else sum[v] = FN(fma)(by, x, sum[v]);
+    }
   }
   const VF divisor = FN(set)(by_size);
 #pragma GCC unroll 8
@@ -398,11 +403,17 @@ static int64_t FN(sum_bag)(float *out, const bag_rows_ints *p, char *const *args
   }
   if (wrong < 0) return -1;
   const float by_size = p->mode == TI_BAG_MODE_MEAN ? (float)size : 1.f;
-#define TI_SUM_OF_BAG(vectors, lanes) FN(sum_of_bag)(out + i, p, table + i * sizeof(float), index, weights, first, last, vectors, lanes, by_size)
+  const int is_plain = bytes == 8 && !weights;
+#define TI_SUM_OF_BAG(vectors, lanes) do { \
+    const char *const part = table + i * sizeof(float); \
+    if (is_plain) FN(sum_of_bag)(out + i, p, part, index, weights, first, last, vectors, lanes, by_size, 1); \
+    else FN(sum_of_bag)(out + i, p, part, index, weights, first, last, vectors, lanes, by_size, 0); \
+  } while (0)
   int64_t i = 0;
   for (; i + 8 * VL <= width; i += 8 * VL) TI_SUM_OF_BAG(8, VL);
   for (; i + 4 * VL <= width; i += 4 * VL) TI_SUM_OF_BAG(4, VL);
-  for (; i < width; i += VL) TI_SUM_OF_BAG(1, ti_min(VL, width - i));
+  for (; i + VL <= width; i += VL) TI_SUM_OF_BAG(1, VL);
+  if (i < width) TI_SUM_OF_BAG(1, width - i);
 #undef TI_SUM_OF_BAG
   return size;
 }

@@ -119,7 +119,11 @@ TI_INLINE VF FN(columns_at)(const void *x, int64_t at, long n, const int stored)
   const uint16_t *const halves = (const uint16_t *)x + at;
   if (n >= VL) return FN(from_stored)(halves, stored);
   uint16_t lanes[VL] = {0};
+#if VL == 16
+  _mm256_storeu_si256((__m256i *)lanes, _mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), halves));
+#else
   memcpy(lanes, halves, (size_t)n * sizeof(uint16_t));
+#endif
   return FN(from_stored)(lanes, stored);
 }
 TI_INLINE void FN(columns_block)(
