@@ -59,7 +59,8 @@ def test_results_and_gradients(
 def test_places_that_are_no_numbers_or_far_away(mode: str, outside: str) -> None:
     """As in eager PyTorch, which reads no memory that is not the image's."""
     x = torch.arange(12.0).reshape(1, 1, 3, 4)
-    grid = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 0.25]).repeat(2, 1).t().reshape(1, 1, 6, 2)
+    places = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 0.25])
+    grid = places.repeat(2, 1).t().reshape(1, 1, 6, 2)
     given = {"interpolation_mode": MODES[mode], "padding_mode": OUTSIDE[outside], "align_corners": False}
     (found,) = run_op(
         "aten.grid_sampler_2d.default", {"input": x, "grid": grid}, given, [((1, 1, 1, 6), DType.FLOAT)], 1,

@@ -1,4 +1,4 @@
-"""Operands and results whose elements take turns in memory, as the parts of complex numbers do; against eager PyTorch."""
+"""Operands and results whose elements take turns in memory, as parts of complex numbers do; against eager PyTorch."""
 
 from __future__ import annotations
 

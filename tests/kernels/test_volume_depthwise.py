@@ -1,4 +1,4 @@
-"""Three-dimensional convolutions whose groups have a single channel, and their gradients, against eager PyTorch in float64."""
+"""Convolutions of volumes whose groups have a single channel, and their gradients, against eager float64."""
 
 from __future__ import annotations
 

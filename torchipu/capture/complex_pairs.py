@@ -28,8 +28,8 @@ def is_pair(value: object) -> bool:
 
 def of_pair(value: Tensor) -> Any:
     """Return the complex value whose parts lie side by side, ``[..., 2]``."""
-    pair = ComplexTensor(value.select(-1, 0), value.select(-1, 1))
-    pair.lying = value
+    pair: Any = ComplexTensor(value.select(-1, 0), value.select(-1, 1))
+    pair.lying = value  # so that what is only shown is not copied
     return pair
 
 

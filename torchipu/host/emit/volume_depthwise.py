@@ -66,7 +66,8 @@ def _emit(
             stride=v.stride, padding=v.padding, dilation=v.dilation, laid_out=(rows, columns), held=_held(v),
             depths=depths, is_turned=is_turned, has_bias=bias is not None,
         ),
-        items=items, grain=grain_for(items, v.macs, LEAST_CHUNK_MACS), scratch_bytes=4 * floats + 8 * (v.taps + prod(v.window[1:])),
+        items=items, grain=grain_for(items, v.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * floats + 8 * (v.taps + prod(v.window[1:])),
         writes=[Blocks.of((v.n * v.g, v.oc, v.out[0], area), (1, v.oc, depths, area))],
     )
 
