@@ -133,6 +133,8 @@ def transform(
 
 def _halved(value: Tensor, dims: list[int], lengths: Mapping[int, int]) -> int | None:
     """Return the dimension of which half of the spectrum of real values is worked out; None for none."""
+    if not dims:
+        return None
     longest = max(dims, key=lambda dim: lengths.get(dim, value.shape[dim]))
     return longest if _is_op_of_real(lengths.get(longest, value.shape[longest])) else None
 
