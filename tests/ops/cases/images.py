@@ -49,12 +49,12 @@ def pooled(draw: Draw) -> Iterator[Call]:
 def sampled(draw: Draw) -> Iterator[Call]:
     """Yield images taken at the places that a grid says, and their gradients.
 
-    Nothing is reflected at the border: eager PyTorch reads elsewhere then for what is no number.
+    Beyond the border there are zeros: with others eager PyTorch reads elsewhere for what is no number.
     """
     x, gradient = draw(draw.batch, 2, 7, 6), draw(draw.batch, 2, 3, 4)
     places = torch.tensor([[-0.93, -0.41], [0.13, 0.87], [0.61, -0.27], [1.29, 0.33]])
     grid = places.expand(draw.batch, 3, 4, 2).to(draw.dtype)
-    for mode, outside, aligned in ((0, 0, False), (0, 1, True), (1, 1, False), (2, 0, True)):
+    for mode, outside, aligned in ((0, 0, False), (0, 0, True), (1, 0, False), (2, 0, True)):
         yield call("grid_sampler_2d.default", x, grid, mode, outside, aligned)
         yield call("grid_sampler_2d_backward.default", gradient, x, grid, mode, outside, aligned, [True, True])
 
