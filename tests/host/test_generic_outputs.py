@@ -32,8 +32,8 @@ def test_torch_reads_and_writes_where_the_caller_has_what_it_lies_in(monkeypatch
     torch._dynamo.reset()
     compiled = torch.compile(sampled, backend="ipu", dynamic=False)
     torch.manual_seed(0)
-    inputs = [(torch.randn(2, 3, 9, 9), torch.rand(2, 5, 5, 2) * 2 - 1) for _ in range(3)]
-    inputs.append((torch.randn(5, 3, 9, 9)[2:4], torch.rand(3, 5, 5, 2)[1:]))  # behind others in their memory
+    inputs = [(torch.randn(2, 3, 4, 9, 9), torch.rand(2, 2, 5, 5, 3) * 2 - 1) for _ in range(3)]
+    inputs.append((torch.randn(5, 3, 4, 9, 9)[2:4], torch.rand(3, 2, 5, 5, 3)[1:]))  # behind others in their memory
     found = [compiled(*each) for each in inputs]
     for mine, each in zip(found, inputs, strict=True):
         wanted = sampled(*(value.double() for value in each))
@@ -51,8 +51,8 @@ def test_what_lies_otherwise_or_goes_on_to_kernels_is_as_eager_has_it(dtype: tor
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="ipu", dynamic=False)
     torch.manual_seed(1)
-    x = torch.randn(2, 4, 9, 9).to(dtype).to(memory_format=torch.channels_last).requires_grad_()
-    grid = (torch.rand(2, 2, 5, 5) * 2 - 1).to(dtype).permute(0, 2, 3, 1).requires_grad_()
+    x = torch.randn(2, 4, 3, 9, 9).to(dtype).to(memory_format=torch.channels_last_3d).requires_grad_()
+    grid = (torch.rand(2, 3, 2, 5, 5) * 2 - 1).to(dtype).permute(0, 2, 3, 4, 1).requires_grad_()
     exact = [value.detach().double().requires_grad_() for value in (x, grid)]
     found, wanted = compiled(x, grid), model(*exact)
     near = {"rtol": 1e-4, "atol": 1e-4} if dtype is torch.float32 else {"rtol": 2e-2, "atol": 2e-2}

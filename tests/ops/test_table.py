@@ -191,6 +191,7 @@ REORDERED = {
     **dict.fromkeys([target for target in TARGETS if "upsample" in target], "a weight of 0 leaves the sample out"),
     **dict.fromkeys([target for target in TARGETS if "flash_attention" in target],
                     "eager's takes a row of scores with NaN for one that is masked, and gives 0"),
+    "aten.grid_sampler_2d_backward.default": "slopes of all pixels are added up before the gradient multiplies them",
     "aten.binary_cross_entropy_with_logits.default": "an infinite label is multiplied by the positive weight less 1",
 }
 """Records that need not have NaN and infinities where eager has them, each with a reason."""

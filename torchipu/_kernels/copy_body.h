@@ -1,5 +1,6 @@
 /* Copies between strided layouts, fills and ranges; elements are opaque words of 1, 2, 4 or 8 bytes. */
 #include "copy_bytes_body.h"
+#include "turns_body.h"
 static const int32_t FN(backwards)[16] = {15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0};
 /* Copies elements of which each lies before the one that is read first: words of a vector change places, then what is in them. */
 TI_INLINE void FN(copy_back)(char *d, const char *s, int64_t n, const int64_t size) {
@@ -113,11 +114,21 @@ static void FN(copy_piece)(char *dst, const char *src, int64_t dp, int64_t sp, i
   else if (elements > 1 && bytes >= 8) FN(copy_rows)(dst, src, dp * size, sp * size, rows, bytes);
   else for (int64_t j = 0; j < elements; j++) FN(copy_run)(dst + j * size, src + j * size, dp, sp, rows, size);
 }
+/* Whether two dense columns of words become the rows: parts of complex numbers. */
+static int FN(are_turns)(const concatenate_rows_ints *p) {
+  const piece_of_row *const pieces = (const piece_of_row *)p->pieces;
+  return p->num_pieces == 2 && p->row_elements == 2 && p->element_bytes == 4 && pieces[0].first == 0 && pieces[0].elements == 1 &&
+         pieces[1].elements == 1 && pieces[0].apart == 1 && pieces[1].apart == 1;
+}
 /* Some rows of all pieces, then the next ones: each line of the result is written while it is near. */
 TI_KERNEL(concatenate_rows) {
   (void)scalars, (void)scratch;
   const concatenate_rows_ints *const p = (const concatenate_rows_ints *)ints;
   const int64_t size = p->element_bytes, at_once = ti_max(TI_PIECE_BLOCK / (p->row_elements * size), 1);
+  if (FN(are_turns)(p)) {
+    FN(store_turns)((float *)args[0] + 2 * begin, (const float *)args[1] + begin, (const float *)args[2] + begin, end - begin);
+    return TI_OK;
+  }
   for (int64_t row = begin, rows; row < end; row += rows) {
     rows = ti_min(at_once, end - row);
     for (int64_t k = 0; k < p->num_pieces; k++) {

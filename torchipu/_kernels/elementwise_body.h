@@ -398,6 +398,8 @@ TI_SCALAR(l, int64_t, int64_t, pow, {
 /* Loads, stores and rounding are done by the interpreter itself, which knows shapes and numbers of elements. */
 static int FN(x_load)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int FN(x_store)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
+static int FN(x_load_pair)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
+static int FN(x_store_pair)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int FN(x_round_store)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int FN(f_round_by)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int (*const FN(instructions)[])(TI_ARGS) = {
@@ -512,6 +514,25 @@ TI_INLINE long FN(cut_piece)(FN(chain_call) *c, int64_t start, long n, const int
   }
   return n;
 }
+/* Brings elements of two operands whose elements take turns to a register each, unless they are there from the block before. */
+TI_INLINE void FN(load_pair)(FN(chain_call) *c, const chain_instruction *q, int number, int64_t start, long n) {
+  const chain_slot *const slot = c->slots + q->a;
+  const int64_t both[] = {q->result, q->c};
+  const int repeats = slot->num_dims > 1 && slot->strides[0] == 0 && n == c->block && start % c->block == 0;
+  if (repeats && c->filled_by[both[0]] == number && c->filled_by[both[1]] == number) return;
+  for (int i = 0; i < 2; i++) {
+    c->filled_by[both[i]] = repeats && FN(repeats_in)(slot, c->block) ? number : -1;
+    c->at[both[i]] = c->own[both[i]];
+    c->mask[both[i]] = -1;
+  }
+  FN(walk_pair)((float *)c->own[both[0]], (float *)c->own[both[1]], (float *)c->args[slot->argument], slot, start, n, 0);
+}
+/* Spreads one value repeated over its register, from where runs are stored. */
+TI_INLINE void FN(spread)(FN(chain_call) *c, int64_t slot, long n) {
+  if (c->mask[slot]) return;
+  FN(load_run)(c->own[slot], c->at[slot], (int)c->slots[slot].dtype, 0, n);
+  c->at[slot] = c->own[slot], c->mask[slot] = -1, c->filled_by[slot] = -1;
+}
 /* Runs the instructions on elements [start, start + n). */
 TI_INLINE int FN(run_piece)(FN(chain_call) *c, int64_t start, long n) {
   const chain_slot *const slots = c->slots;
@@ -527,8 +548,14 @@ TI_INLINE int FN(run_piece)(FN(chain_call) *c, int64_t start, long n) {
       FN(load_operand)(c->args, slots, q, i, start, n, c->block, c->from, at, own, mask, c->filled_by);
     } else if (q->operation == TI_OP_x_store) {
       const chain_slot *slot = slots + q->result;
-      if (!mask[q->a]) FN(load_run)(own[q->a], at[q->a], (int)slots[q->a].dtype, 0, n), mask[q->a] = -1;
+      FN(spread)(c, q->a, n);
       FN(walk)(at[q->a], c->args[slot->argument], slot, start, n, 1);
+    } else if (q->operation == TI_OP_x_load_pair) {
+      FN(load_pair)(c, q, i, start, n);
+    } else if (q->operation == TI_OP_x_store_pair) {
+      const chain_slot *slot = slots + q->result;
+      FN(spread)(c, q->a, n), FN(spread)(c, q->b, n);
+      FN(walk_pair)((float *)at[q->a], (float *)at[q->b], (float *)c->args[slot->argument], slot, start, n, 1);
     } else if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
       const int64_t *state = q->b == q->a ? 0 : (const int64_t *)c->args[slots[q->b].argument];
       const float *from = (const float *)at[q->a];
@@ -544,16 +571,20 @@ TI_INLINE int FN(run_piece)(FN(chain_call) *c, int64_t start, long n) {
                                                 c->constants + q->scalar);
       if (trap) return trap;
     }
-    if (q->operation != TI_OP_x_load && q->operation != TI_OP_x_store && q->operation != TI_OP_x_round_store)
+    if (q->operation > TI_OP_x_round_store)  /* the last that moves elements */
       at[q->result] = own[q->result], mask[q->result] = -1, c->filled_by[q->result] = -1;
   }
   return TI_OK;
 }
 
+#include "elementwise_rows_body.h"
 #define TI_PIECE_BLOCKS 4
 TI_KERNEL(chain) {
   const chain_ints *const p = (const chain_ints *)ints;
   const int64_t block = p->block, stop = ti_min(p->elements, end * block);
+  FN(on_rows) rows;
+  FN(find_rows)(p, args, &rows);
+  if (rows.function) { FN(run_rows)(&rows, begin * block, stop); return TI_OK; }
   FN(chain_call) c;
   FN(begin_chain)(&c, args, (char *)scratch, p->program, ((const chain_scalars *)scalars)->constants, (int)p->num_slots,
                   (int)p->num_instructions, block, block);

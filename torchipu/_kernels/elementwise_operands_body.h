@@ -1,4 +1,5 @@
 /* Operands of chains that are not read in place come to a register, and go back, run by run; included by elementwise_body.h. */
+#include "turns_body.h"
 #define TI_LOAD_LOOP(type, expression) \
   if (stride == 0) { type x = *(const type *)src; for (long i = 0; i < n; i++) out[i] = (expression); } \
   else if (stride == 1) for (long i = 0; i < n; i++) { type x = ((const type *)src)[i]; out[i] = (expression); } \
@@ -251,6 +252,18 @@ static void FN(walk)(char *reg, char *base, const chain_slot *slot, int64_t star
   for (; done < n;) {
     long run = done < n - done ? done : n - done;
     memcpy(reg + done * reg_size, reg, (size_t)run * reg_size);
+    done += run;
+  }
+}
+
+/* Moves elements [start, start + n) of two operands that take turns in memory; the slot is that of the first. */
+static void FN(walk_pair)(float *first, float *second, float *base, const chain_slot *slot, int64_t start, long n, int storing) {
+  FN(walked) at = {.start = -1};
+  for (long done = 0; done < n;) {
+    int64_t from;
+    const long run = (long)ti_min(FN(stretch)(slot, &at, start + done, &from), n - done);
+    if (storing) FN(store_turns)(base + from, first + done, second + done, run);
+    else FN(load_turns)(first + done, second + done, base + from, run);
     done += run;
   }
 }

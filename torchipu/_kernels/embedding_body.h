@@ -364,18 +364,28 @@ TI_KERNEL(flatten_index) {
 }
 
 /* Some vectors of the sums of a bag, the last of `lanes` lanes; in the order of sum_row, but in registers. */
-TI_INLINE void FN(sum_of_bag)(float *out, const bag_rows_ints *p, const char *table, const char *index, const float *weights,
-                              int64_t first, int64_t last, const int vectors, int64_t lanes, float by_size) {
+/* is_plain: indices of 64 bits, no weights and no row that counts for nothing; the last vector is whole where all lanes
+ * count. Returns less than 0 where an index is not there; nothing is read for it but the first row. */
+TI_INLINE int64_t FN(sum_of_bag)(float *out, const bag_rows_ints *p, const char *table, const char *index, const float *weights,
+                              int64_t first, int64_t last, const int vectors, const int64_t lanes, float by_size, const int is_plain) {
   VF sum[8];
 #pragma GCC unroll 8
   for (int v = 0; v < vectors; v++) sum[v] = FN(set)(0.f);
+  int64_t wrong = 0;
   for (int64_t j = first; j < last; j++) {
-    const int64_t k = FN(index_at)(index, p->index_bytes, j);
-    if (k == p->padding) continue;
+    int64_t k = FN(index_at)(index, is_plain ? 8 : p->index_bytes, j);
+    const int64_t is_wrong = k | (int64_t)((uint64_t)p->rows - 1 - (uint64_t)k);
+    wrong |= is_wrong;
+    if (!is_plain && k == p->padding) continue;
+    k = is_wrong < 0 ? 0 : k;
     const float *const row = (const float *)table + k * p->width;
-    const VF by = FN(set)(weights ? weights[j] : 1.f);
+    const VF by = FN(set)(!is_plain && weights ? weights[j] : 1.f);
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; v++) sum[v] = FN(fma)(by, FN(load_most)(row + v * VL, v + 1 < vectors ? VL : lanes), sum[v]);
+    for (int v = 0; v < vectors; v++) {
+      const VF x = FN(load_most)(row + v * VL, v + 1 < vectors ? VL : lanes);
+      if (is_plain) sum[v] += x;
+      else sum[v] = FN(fma)(by, x, sum[v]);
+    }
   }
   const VF divisor = FN(set)(by_size);
 #pragma GCC unroll 8
@@ -383,28 +393,34 @@ TI_INLINE void FN(sum_of_bag)(float *out, const bag_rows_ints *p, const char *ta
     if (by_size > 1.f) sum[v] /= divisor;
     FN(store_most)(out + v * VL, sum[v], v + 1 < vectors ? VL : lanes);
   }
+  return wrong;
 }
 /* A bag of floats whose indices are there: returns how many rows it has, padding apart; -1 where one is not there. */
 static int64_t FN(sum_bag)(float *out, const bag_rows_ints *p, char *const *args, int64_t first, int64_t last) {
   const int64_t rows = p->rows, width = p->width, bytes = p->index_bytes;
   const char *const table = args[3], *const index = args[4];
   const float *const weights = p->has_weights ? (const float *)args[6] : NULL;
-  int64_t wrong = 0, size = 0;
-  for (int64_t j = first; j < last; j++) {
-    const int64_t k = FN(index_at)(index, bytes, j);
-    wrong |= k | (int64_t)((uint64_t)rows - 1 - (uint64_t)k);
-    size += k != p->padding;
-    FN(fetch_row)(table, k, rows, width * (int64_t)sizeof(float));
-  }
-  if (wrong < 0) return -1;
+  if (first == last) { memset(out, 0, (size_t)width * sizeof(float)); return 0; }
+  if (!rows) return -1;
+  const int is_plain = bytes == 8 && !weights && p->padding < 0;
+  int64_t wrong = 0, size = last - first;
+  if (p->padding >= 0) for (int64_t j = first; j < last; j++) size -= FN(index_at)(index, bytes, j) == p->padding;
+  /* rows of a table that no cache holds are all fetched before the first is waited for */
+  if (rows * width * (int64_t)sizeof(float) > TI_CACHED_TABLE)
+    for (int64_t j = first; j < last; j++) FN(fetch_row)(table, FN(index_at)(index, bytes, j), rows, width * (int64_t)sizeof(float));
   const float by_size = p->mode == TI_BAG_MODE_MEAN ? (float)size : 1.f;
-#define TI_SUM_OF_BAG(vectors, lanes) FN(sum_of_bag)(out + i, p, table + i * sizeof(float), index, weights, first, last, vectors, lanes, by_size)
+#define TI_SUM_OF_BAG(vectors, lanes) do { \
+    const char *const part = table + i * sizeof(float); \
+    if (is_plain) wrong |= FN(sum_of_bag)(out + i, p, part, index, weights, first, last, vectors, lanes, by_size, 1); \
+    else wrong |= FN(sum_of_bag)(out + i, p, part, index, weights, first, last, vectors, lanes, by_size, 0); \
+  } while (0)
   int64_t i = 0;
   for (; i + 8 * VL <= width; i += 8 * VL) TI_SUM_OF_BAG(8, VL);
   for (; i + 4 * VL <= width; i += 4 * VL) TI_SUM_OF_BAG(4, VL);
-  for (; i < width; i += VL) TI_SUM_OF_BAG(1, ti_min(VL, width - i));
+  for (; i + VL <= width; i += VL) TI_SUM_OF_BAG(1, VL);
+  if (i < width) TI_SUM_OF_BAG(1, width - i);
 #undef TI_SUM_OF_BAG
-  return size;
+  return wrong < 0 ? -1 : size;
 }
 TI_KERNEL(bag_rows) {
   const bag_rows_ints *const p = (const bag_rows_ints *)ints;

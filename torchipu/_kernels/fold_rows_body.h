@@ -1,5 +1,6 @@
 /* Rows of neighbours that are reduced to a number each, in a fixed order: how numbers are joined, lanes, and rows. */
 #include "lane_sums_body.h"
+#include "table/convert.h"
 static inline VF FN(combine)(VF a, VF x, int mode) {
   switch (mode) {
     case TI_FOLDING_SUM: return a + x;
@@ -74,18 +75,22 @@ TI_INLINE VF FN(extremes)(const float *x, long n, const int mode) {
 TI_INLINE VF FN(combine_both)(VF a, VF x, VF y, const int mode) {
   return mode == TI_FOLDING_SUM ? FN(fma)(x, y, a) : FN(combine)(a, x - y, mode);
 }
-/* What up to 2048 neighbours come to in each lane; of halves the sum; together with those of y, where there are some. */
-TI_INLINE VF FN(fold_lanes)(const void *from, const float *y, long n, const int mode, const int is_half) {
+/* What a vector of halves or bfloats stands for. */
+TI_INLINE VF FN(from_stored)(const uint16_t *p, const int stored) {
+  return stored == TI_STORED_BFLOATS ? FN(from_bfloat)(p) : FN(from_half)(p);
+}
+/* What up to 2048 neighbours come to in each lane; of halves and bfloats the sum; together with those of y, where there are some. */
+TI_INLINE VF FN(fold_lanes)(const void *from, const float *y, long n, const int mode, const int stored) {
   const float *const x = (const float *)from;
   const uint16_t *const h = (const uint16_t *)from;
-  if (!is_half && !y && (mode == TI_FOLDING_LARGEST || mode == TI_FOLDING_SMALLEST || mode == TI_FOLDING_LARGEST_MAGNITUDE))
+  if (stored == TI_STORED_FLOATS && !y && (mode == TI_FOLDING_LARGEST || mode == TI_FOLDING_SMALLEST || mode == TI_FOLDING_LARGEST_MAGNITUDE))
     return FN(extremes)(x, n, mode);
   const VF start = FN(set)((float)FN(neutral)(mode));
   VF a[4] = {start, start, start, start};
   long i = 0;
 #define TI_NEXT(a, at) \
   (y ? FN(combine_both)(a, FN(load)(x + (at)), FN(load)(y + (at)), mode) \
-     : FN(combine)(a, is_half ? FN(from_half)(h + (at)) : FN(load)(x + (at)), mode))
+     : FN(combine)(a, stored != TI_STORED_FLOATS ? FN(from_stored)(h + (at), stored) : FN(load)(x + (at)), mode))
   for (; i + 4 * VL <= n; i += 4 * VL)
     for (int j = 0; j < 4; j++) a[j] = TI_NEXT(a[j], i + j * VL);
   for (; i + VL <= n; i += VL) a[0] = TI_NEXT(a[0], i);
@@ -93,17 +98,17 @@ TI_INLINE VF FN(fold_lanes)(const void *from, const float *y, long n, const int 
   if (i < n) {
     /* lanes past the end keep their accumulator */
     uint16_t lanes[VL] = {0};
-    if (is_half) memcpy(lanes, h + i, (size_t)(n - i) * sizeof *h);
-    const VF rest = is_half ? FN(from_half)(lanes) : FN(load_part)(x + i, n - i);
+    if (stored != TI_STORED_FLOATS) memcpy(lanes, h + i, (size_t)(n - i) * sizeof *h);
+    const VF rest = stored != TI_STORED_FLOATS ? FN(from_stored)(lanes, stored) : FN(load_part)(x + i, n - i);
     const VF next = y ? FN(combine_both)(a[1], rest, FN(load_part)(y + i, n - i), mode) : FN(combine)(a[1], rest, mode);
     a[1] = FN(sel)(FN(first)(n - i), next, a[1]);
   }
   const int join = FN(joining)(mode);
   return FN(combine)(FN(combine)(a[0], a[1], join), FN(combine)(a[2], a[3], join), join);
 }
-/* Reduces up to 2048 neighbours, halves or floats. */
-TI_INLINE double FN(reduce_block)(const void *from, long n, const int mode, const int is_half) {
-  return FN(join_lanes)(FN(fold_lanes)(from, 0, n, mode, is_half), FN(joining)(mode));
+/* Reduces up to 2048 neighbours, as they are stored. */
+TI_INLINE double FN(reduce_block)(const void *from, long n, const int mode, const int stored) {
+  return FN(join_lanes)(FN(fold_lanes)(from, 0, n, mode, stored), FN(joining)(mode));
 }
 TI_INLINE double FN(reduce_run_as)(const float *x, int64_t stride, int64_t n, const int mode) {
   double r = FN(neutral)(mode);
@@ -126,9 +131,13 @@ static double FN(reduce_run)(const float *x, int64_t stride, int64_t n, int mode
     default: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST_MAGNITUDE);
   }
 }
-static double FN(reduce_halves)(const uint16_t *x, int64_t n) {
+static double FN(reduce_stored)(const uint16_t *x, int64_t n, int stored) {
   double r = 0;
-  for (int64_t i = 0; i < n; i += 2048) r += FN(reduce_block)(x + i, (long)(n - i < 2048 ? n - i : 2048), TI_FOLDING_SUM, 1);
+  for (int64_t i = 0; i < n; i += 2048) {
+    const long part = (long)(n - i < 2048 ? n - i : 2048);
+    if (stored == TI_STORED_BFLOATS) r += FN(reduce_block)(x + i, part, TI_FOLDING_SUM, TI_STORED_BFLOATS);
+    else r += FN(reduce_block)(x + i, part, TI_FOLDING_SUM, TI_STORED_HALVES);
+  }
   return r;
 }
 /* Two runs together: a sum of products, of squares of differences or of their magnitudes. */

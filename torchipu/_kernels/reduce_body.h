@@ -65,26 +65,26 @@ TI_KERNEL(reduce_rows) {
   (void)scratch;
   const reduce_ints *const p = (const reduce_ints *)ints;
   const double scale = ((const reduce_scalars *)scalars)->scale;
-  const int mode = (int)p->folding, is_half = (int)p->is_half;
+  const int mode = (int)p->folding, stored = (int)p->stored;
   const int64_t total = p->total, chunk = p->chunk, chunks = p->chunks;
   const reduce_space *const reduced = &p->reduced;
   const float *const x = (const float *)args[1];
   const uint16_t *const halves = (const uint16_t *)args[1];
   int64_t index[TI_REDUCE_DIMS];
-  if (is_half && mode != TI_FOLDING_SUM) return TI_TRAP_INTERNAL;
+  if (stored && mode != TI_FOLDING_SUM) return TI_TRAP_INTERNAL;
   /* rows of one run each: where a short one lies takes as long to say as what it holds to add up */
   if (chunks == 1 && reduced->dims == 1) {
     const int64_t stride = reduced->strides[0], apart = p->kept.strides[0];
-    if (!is_half && (total <= TI_REDUCE_FEW || (total <= TI_REDUCE_SHORT && stride != 1))) {
+    if (!stored && (total <= TI_REDUCE_FEW || (total <= TI_REDUCE_SHORT && stride != 1))) {
       FN(reduce_few)((float *)args[0], x, p, begin, end, scale);
       return TI_OK;
     }
-    if (p->kept.dims == 1 && !is_half && stride == 1 && total <= 2048) {
+    if (p->kept.dims == 1 && !stored && stride == 1 && total <= 2048) {
       FN(fold_rows)((float *)args[0] + begin, x + begin * apart, 0, apart, end - begin, total, mode, scale, (int)p->root);
       return TI_OK;
     }
     for (int64_t item = begin; item < end && p->kept.dims == 1; item++) {
-      const double run = is_half ? FN(reduce_halves)(halves + item * apart, total) : FN(reduce_run)(x + item * apart, stride, total, mode);
+      const double run = stored ? FN(reduce_stored)(halves + item * apart, total, stored) : FN(reduce_run)(x + item * apart, stride, total, mode);
       const double r = FN(combine1)(FN(neutral)(mode), run, FN(joining)(mode)) * scale;
       ((float *)args[0])[item] = (float)(p->root ? sqrt(r) : r);
     }
@@ -100,7 +100,7 @@ TI_KERNEL(reduce_rows) {
     while (todo > 0) {
       const int64_t run = ti_min(reduced->shape[reduced->dims - 1] - index[reduced->dims - 1], todo);
       const int64_t from = place + offset;
-      const double part = is_half ? FN(reduce_halves)(halves + from, run)
+      const double part = stored ? FN(reduce_stored)(halves + from, run, stored)
                                   : FN(reduce_run)(x + from, reduced->strides[reduced->dims - 1], run, mode);
       r = FN(combine1)(r, part, FN(joining)(mode));
       todo -= run;
@@ -113,18 +113,22 @@ TI_KERNEL(reduce_rows) {
 }
 
 #define TI_VECTORS (TI_REDUCE_PANEL / VL)
-/* Columns from element `at` on, `n` of a vector's: of halves what they stand for. */
-TI_INLINE VF FN(columns_at)(const void *x, int64_t at, long n, const int is_half) {
-  if (!is_half) return n < VL ? FN(load_part)((const float *)x + at, n) : FN(load)((const float *)x + at);
+/* Columns from element `at` on, `n` of a vector's: of halves and bfloats what they stand for. */
+TI_INLINE VF FN(columns_at)(const void *x, int64_t at, long n, const int stored) {
+  if (stored == TI_STORED_FLOATS) return n < VL ? FN(load_part)((const float *)x + at, n) : FN(load)((const float *)x + at);
   const uint16_t *const halves = (const uint16_t *)x + at;
-  if (n >= VL) return FN(from_half)(halves);
+  if (n >= VL) return FN(from_stored)(halves, stored);
   uint16_t lanes[VL] = {0};
+#if VL == 16
+  _mm256_storeu_si256((__m256i *)lanes, _mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), halves));
+#else
   memcpy(lanes, halves, (size_t)n * sizeof(uint16_t));
-  return FN(from_half)(lanes);
+#endif
+  return FN(from_stored)(lanes, stored);
 }
 TI_INLINE void FN(columns_block)(
     float *out, const void *x, int64_t at, int64_t first, int64_t todo, const reduce_space *reduced, long width, const int mode,
-    double scale, int root, const int is_half) {
+    double scale, int root, const int stored) {
   const int join = FN(joining)(mode);
   const VF start = FN(set)((float)FN(neutral)(mode));
   VF sums[TI_VECTORS], a[TI_VECTORS];
@@ -140,11 +144,11 @@ TI_INLINE void FN(columns_block)(
       for (int j = 0; j < TI_VECTORS; j++) a[j] = start;
       if (width == TI_REDUCE_PANEL)
         for (int64_t r = 0; r < r1; r++, row += stride)
-          for (int j = 0; j < TI_VECTORS; j++) a[j] = FN(combine)(a[j], FN(columns_at)(x, row + j * VL, VL, is_half), mode);
+          for (int j = 0; j < TI_VECTORS; j++) a[j] = FN(combine)(a[j], FN(columns_at)(x, row + j * VL, VL, stored), mode);
       else
         for (int64_t r = 0; r < r1; r++, row += stride) {
-          for (long j = 0; j < vectors; j++) a[j] = FN(combine)(a[j], FN(columns_at)(x, row + j * VL, VL, is_half), mode);
-          if (rest) a[vectors] = FN(combine)(a[vectors], FN(columns_at)(x, row + vectors * VL, rest, is_half), mode);
+          for (long j = 0; j < vectors; j++) a[j] = FN(combine)(a[j], FN(columns_at)(x, row + j * VL, VL, stored), mode);
+          if (rest) a[vectors] = FN(combine)(a[vectors], FN(columns_at)(x, row + vectors * VL, rest, stored), mode);
         }
       for (int j = 0; j < TI_VECTORS; j++) sums[j] = FN(combine)(sums[j], a[j], join);
     }
@@ -210,7 +214,7 @@ TI_KERNEL(reduce_columns) {
   int64_t index[TI_REDUCE_DIMS], rows = 1;
   for (int64_t i = 0; i < p->kept.dims; i++) rows *= p->kept.shape[i];
   const int is_whole = chunks * panels == 1;
-  if (!is_whole && chunks == 1 && p->reduced.dims == 1 && total <= 32 && !p->is_half) {
+  if (!is_whole && chunks == 1 && p->reduced.dims == 1 && total <= 32 && !p->stored) {
     FN(few_columns)((float *)args[0], (const float *)args[1], p, begin, end, scale);
     return TI_OK;
   }
@@ -225,12 +229,13 @@ TI_KERNEL(reduce_columns) {
     float *out = (float *)args[0] + (c * rows + k) * columns + column;
     const int64_t first = c * chunk, todo = total - first < chunk ? total - first : chunk;
     const long width = (long)ti_min(columns - column, TI_REDUCE_PANEL);
-#define TI_COLUMNS(m, is_half) \
-  FN(columns_block)(out, args[1], place + column, first, todo, &p->reduced, width, m, scale, root, is_half)
-#define TI_CASE(m) case TI_FOLDING_##m: TI_COLUMNS(TI_FOLDING_##m, 0); break;
-    if (p->is_half) {
+#define TI_COLUMNS(m, stored) \
+  FN(columns_block)(out, args[1], place + column, first, todo, &p->reduced, width, m, scale, root, stored)
+#define TI_CASE(m) case TI_FOLDING_##m: TI_COLUMNS(TI_FOLDING_##m, TI_STORED_FLOATS); break;
+    if (p->stored) {
       if (mode != TI_FOLDING_SUM) return TI_TRAP_INTERNAL;
-      TI_COLUMNS(TI_FOLDING_SUM, 1);
+      if (p->stored == TI_STORED_BFLOATS) TI_COLUMNS(TI_FOLDING_SUM, TI_STORED_BFLOATS);
+      else TI_COLUMNS(TI_FOLDING_SUM, TI_STORED_HALVES);
     } else switch (mode) {
       TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
       TI_CASE(LARGEST_MAGNITUDE)

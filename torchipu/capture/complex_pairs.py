@@ -28,7 +28,9 @@ def is_pair(value: object) -> bool:
 
 def of_pair(value: Tensor) -> Any:
     """Return the complex value whose parts lie side by side, ``[..., 2]``."""
-    return ComplexTensor(value.select(-1, 0), value.select(-1, 1))
+    pair: Any = ComplexTensor(value.select(-1, 0), value.select(-1, 1))
+    pair.lying = value  # so that what is only shown is not copied
+    return pair
 
 
 def memory_of(value: Tensor) -> Tensor:
@@ -37,7 +39,10 @@ def memory_of(value: Tensor) -> Tensor:
 
 
 def as_pair(value: Any) -> Tensor:
-    """Return a complex value's parts side by side, ``[..., 2]``."""
+    """Return a complex value's parts side by side, ``[..., 2]``: as they lie, if they are of what lies so."""
+    lying: Tensor | None = getattr(value, "lying", None)
+    if lying is not None:
+        return lying
     return torch.stack((value.re, value.im), -1)
 
 

@@ -17,7 +17,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 DIRECT = 48
 """Lengths up to which one product is a whole transform of complex values."""
 DIRECT_REAL = 256
-"""Likewise of real values, or to such: half of the spectrum says all of it."""
+"""Likewise of real values, or to such, where no op takes them: half of the spectrum says all of it."""
+LEAST_REAL = 112
+"""Length from which on an op takes real rows: shorter ones are products sooner."""
 LONGEST = 4096
 """Up to which an op transforms rows: what a worker of a tile needs for one is an eighth of its memory."""
 PRIMES = (2, 3, 5, 7, 11, 13)
@@ -131,6 +133,8 @@ def transform(
 
 def _halved(value: Tensor, dims: list[int], lengths: Mapping[int, int]) -> int | None:
     """Return the dimension of which half of the spectrum of real values is worked out; None for none."""
+    if not dims:
+        return None
     longest = max(dims, key=lambda dim: lengths.get(dim, value.shape[dim]))
     return longest if _is_op_of_real(lengths.get(longest, value.shape[longest])) else None
 
@@ -247,7 +251,7 @@ def _is_op(length: int) -> bool:
 
 def _is_op_of_real(length: int) -> bool:
     """Whether an op transforms real rows of this length, or to such."""
-    return length > DIRECT_REAL and length % 2 == 0 and _is_op(length)
+    return length >= LEAST_REAL and length % 2 == 0 and _is_op(length)
 
 
 def _is_half(given: int, length: int) -> bool:

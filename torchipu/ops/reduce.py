@@ -22,7 +22,7 @@ from torchipu.device.tilings.folds import Reducing
 from torchipu.host.emit.folded import emit_by_chain
 from torchipu.host.emit.reduce import (
     SHARE,
-    adds_halves,
+    adds_stored,
     emit_exact,
     emit_logsumexp,
     emit_reduction,
@@ -57,7 +57,7 @@ def fold(folding: Folding, *, mean: bool = False) -> Emitter:
             scale = 1.0 if not mean else 1.0 / count if count else math.nan
             if emit_by_chain(plan, source, dims, folding, lambda: plan.output(result, DType.FLOAT), scale=scale):
                 return
-            held = _floats_or_halves(source, dims, folding, plan)
+            held = _as_stored(source, dims, folding, plan)
             emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, folding, scale=scale)
             return
         held = plan.value(source, contiguous=False)
@@ -66,11 +66,12 @@ def fold(folding: Folding, *, mean: bool = False) -> Emitter:
     return emit
 
 
-def _floats_or_halves(source: Tensor, dims: tuple[int, ...], folding: Folding, plan: HostPlanner) -> HostTensor:
-    """Return an operand as its reduction reads it: floats, or halves that lie where no floats of them do."""
-    if source.dtype is DType.HALF and not plan.may_have_floats(source):
-        held = plan.value(source, contiguous=False)
-        if adds_halves(held, dims, folding):
+def _as_stored(source: Tensor, dims: tuple[int, ...], folding: Folding, plan: HostPlanner) -> HostTensor:
+    """Return an operand as its reduction reads it: floats, or halves or bfloats that lie where no floats of them do."""
+    stored = plan.stored_type(source)
+    if stored is not DType.FLOAT:
+        held = plan.value(source, stored, contiguous=False)
+        if adds_stored(held, dims, folding):
             return held
     return plan.value(source, DType.FLOAT, contiguous=False)
 

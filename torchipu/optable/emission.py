@@ -21,7 +21,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.chain import NATIVE, Chain, Node, Value, class_of
 from torchipu.optable.half_moves import moved_as_bits
-from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse
+from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse, take_turns
 from torchipu.optable.narrowing import WIDTHS, copy_of, narrowed
 from torchipu.optable.overwriting import may_refuse, overwritten
 from torchipu.optable.planner import ChainFold, HostPlanner
@@ -78,6 +78,10 @@ class Emission:
         chain: The finished chain.
         results: Values and where they are stored.
         num_outputs: Arguments before those that are read.
+
+    Attributes:
+        turns: Places of results that take turns in memory with another one, and the place of that.
+        needed: For each value that is needed the last instruction that reads it.
     """
 
     chain: Chain
@@ -93,10 +97,13 @@ class Emission:
     cost_ns: float = NS_CHEAP
     nodes: Sequence[Node] = ()
     codes: dict[DType, int] = field(default_factory=lambda: DTYPE_CODES)
+    turns: dict[int, int] = field(default_factory=dict)
+    needed: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = self.chain.nodes
         self.num_outputs = self.num_outputs or len(self.results)
+        self.turns = turns_of(self.results)
         fewer_bits = narrowed(self.nodes, self.results) or moved_as_bits(self.nodes, self.results)
         if fewer_bits is not None:
             self.nodes, self.results = fewer_bits
@@ -104,7 +111,7 @@ class Emission:
 
     def emit(self) -> None:
         """Emit the step."""
-        last_use = self._last_uses()
+        last_use = self.needed = self._last_uses()
         direct = self._direct_results()
         for number in sorted(last_use):
             node = self.nodes[number]
@@ -160,7 +167,8 @@ class Emission:
 
     def _kept_uses(self) -> dict[int, int]:
         """Return the values that are needed when all has run, each with the number up to which it is held at least."""
-        return {value.number: value.number for value, _ in self.results}
+        kept = {value.number: value.number for value, _ in self.results}
+        return {**kept, **{self.results[place][0].number: len(self.nodes) for place in self.turns}}
 
     def _direct_results(self) -> dict[int, int]:
         """Return the result that each value is written to in place, by number of the value."""
@@ -214,18 +222,35 @@ class Emission:
                 self._slot(value, direct)  # an operand that nothing has read yet is loaded into its place
                 continue
             source = self._slot(value, direct)
-            if held.dtype is HELD[value.kind] and held.is_contiguous:
+            if position in self.turns:
+                self._emit_turns(position, direct)
+            elif held.dtype is HELD[value.kind] and held.is_contiguous:
                 target = self._new_slot(Slot(SlotKind.DIRECT, position, self.codes[held.dtype]))
                 self._add(copy_of(value.kind), target, source, source, source, 0)
             else:
                 target = self._walk_slot(position, held)
-                # A repeated constant is not a whole register: spread it first.
-                if self.slots[source].kind in (SlotKind.CONSTANT, SlotKind.UNIFORM) and REGISTER_BYTES[value.kind] > 1:
-                    spread = self._register(value.kind)
-                    self._add(copy_of(value.kind), spread, source, source, source, 0)
-                    source = spread
+                source = self._spread(source, value.kind)
                 self._add("x_store", target, source, source, source, 0)
             self.cost_ns += NS_CHEAP
+
+    def _spread(self, source: int, kind: str) -> int:
+        """Return a slot that holds a value for each element: a repeated constant is not a whole register."""
+        if self.slots[source].kind not in (SlotKind.CONSTANT, SlotKind.UNIFORM) or REGISTER_BYTES[kind] == 1:
+            return source
+        spread = self._register(kind)
+        self._add(copy_of(kind), spread, source, source, source, 0)
+        return spread
+
+    def _emit_turns(self, position: int, direct: dict[int, int]) -> None:
+        """Store a result and the one that it takes turns with, once there are both."""
+        places = sorted((position, self.turns[position]), key=lambda place: self.results[place][1].offset)
+        values = [self.results[place][0] for place in places]
+        last = max(places, key=lambda place: self.results[place][0].number)
+        if position != last:
+            return
+        first, second = (self._spread(self._slot(value, direct), "f") for value in values)
+        one, other = (self._walk_slot(place, self.results[place][1]) for place in places)
+        self._add("x_store_pair", one, first, second, other, 0)
 
     def _slot(self, value: Value, direct: dict[int, int]) -> int:
         """Return the slot that holds a value, loading it when it is first needed."""
@@ -242,9 +267,42 @@ class Emission:
             ))
         else:
             assert node.operand is not None
+            other = self._other_turn(value.number, direct)
+            if other is not None:
+                return self._load_turns(value.number, other)
             slot = self._operand_slot(node.kind, node.operand, direct.get(value.number))
         self.slot_by_value[value.number] = slot
         return slot
+
+    def _other_turn(self, number: int, direct: dict[int, int]) -> int | None:
+        """Return the value that waits to be loaded and takes turns in memory with another one, if there is one."""
+        held = self.nodes[number].operand
+        if held is None or self.nodes[number].kind != "f" or number in direct:
+            return None
+        return next((
+            other for other in self.needed if other not in self.slot_by_value and other not in direct
+            and self.nodes[other].kind == "f" and (lies := self.nodes[other].operand) is not None
+            and take_turns(held, lies)
+        ), None)
+
+    def _load_turns(self, number: int, other: int) -> int:
+        """Load two values that take turns in memory, and return the slot of the first named."""
+        slots = {}
+        for each in sorted((number, other), key=lambda one: self._held(one).offset):
+            held = self._held(each)
+            self.inputs.append(held)
+            source = self._walk_slot(self.num_outputs + len(self.inputs) - 1, held)
+            self.slot_by_value[each] = self._register("f")
+            slots[source] = self.slot_by_value[each]
+        (first, to_first), (second, to_second) = slots.items()
+        self._add("x_load_pair", to_first, first, second, to_second, 0)
+        self.cost_ns += 2 * NS_CHEAP
+        return self.slot_by_value[number]
+
+    def _held(self, number: int) -> HostTensor:
+        held = self.nodes[number].operand
+        assert held is not None
+        return held
 
     def _operand_slot(self, kind: str, held: HostTensor, result: int | None) -> int:
         argument = self.num_outputs + len(self.inputs)
@@ -339,6 +397,17 @@ class Emission:
         in_memory = (SlotKind.DIRECT, SlotKind.WALK)
         arguments = [slot.argument if slot.kind in in_memory else None for slot in self.slots]
         return overwritten(self.program, arguments, len(self.results), len(self.inputs))
+
+
+def turns_of(results: Sequence[tuple[Value, HostTensor]]) -> dict[int, int]:
+    """Return the places of results that take turns in memory with another one, each with the place of that."""
+    found: dict[int, int] = {}
+    for place, (value, held) in enumerate(results):
+        for other, (second, lies) in enumerate(results[:place]):
+            if other not in found and value.kind == second.kind == "f" and take_turns(held, lies):
+                found |= {place: other, other: place}
+                break
+    return found
 
 
 def _code_of_constant(kind: str) -> int:

@@ -9,7 +9,7 @@ from torchipu._kernels.table.reduce import REDUCE_FEW, Folding
 from torchipu.ir.sizes import of_numbers
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import Value
-from torchipu.optable.emission import SHARE_NS, Emission, Stored
+from torchipu.optable.emission import SHARE_NS, Emission, Stored, turns_of
 from torchipu.optable.host_tensor import collapse
 from torchipu.optable.planner import ChainFold
 from torchipu.optable.samples import Samples
@@ -46,6 +46,7 @@ class FoldedEmission(Emission):
     def __post_init__(self) -> None:
         self.nodes = self.chain.nodes
         self.num_outputs = len(self.results) + 1
+        self.turns = turns_of(self.results)
         self.folding, self.reduced = self.fold.folding, (self.value,)
         if not any(value == self.value for value, _ in self.results):
             self._take_last_instructions()
@@ -72,8 +73,7 @@ class FoldedEmission(Emission):
         )
 
     def _kept_uses(self) -> dict[int, int]:
-        kept = {value.number: value.number for value, _ in self.results}
-        return {**kept, **{value.number: len(self.nodes) for value in self.reduced}}
+        return {**Emission._kept_uses(self), **{value.number: len(self.nodes) for value in self.reduced}}
 
     def _direct_results(self) -> dict[int, int]:
         # A class with slots is made anew, and super() without arguments does not know it.

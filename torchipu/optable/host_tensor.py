@@ -136,6 +136,16 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
     return tuple(sizes), tuple(tuple(kept) for kept in merged)
 
 
+def take_turns(one: HostTensor, other: HostTensor) -> bool:
+    """Whether floats of two tensors of one shape take turns in memory, as real and imaginary parts do."""
+    if one.buffer != other.buffer or not one.dtype is other.dtype is DType.FLOAT or one.shape != other.shape:
+        return False
+    if one.strides != other.strides or abs(one.offset - other.offset) != 1:
+        return False
+    _, (strides,) = collapse(one.shape, one.strides)
+    return strides[-1] == 2
+
+
 def broadcast(held: HostTensor, shape: Sequence[int]) -> HostTensor:
     """Return a view with stride 0 wherever the tensor is repeated to reach ``shape``.
 

@@ -8,7 +8,7 @@ from torchipu._kernels.table.elementwise import OPERATIONS, ChainInstruction
 
 _REFUSING = frozenset(OPERATIONS[name] for name in ("l_floor_div", "l_trunc_div", "l_remainder", "l_fmod"))
 """Instructions that stop a program where a divisor is zero."""
-_LOAD = OPERATIONS["x_load"]
+_LOAD, _LOAD_PAIR, _STORE_PAIR = (OPERATIONS[name] for name in ("x_load", "x_load_pair", "x_store_pair"))
 
 
 def may_refuse(program: Sequence[ChainInstruction]) -> bool:
@@ -40,11 +40,13 @@ def overwritten(
             argument = shown.get(slot, arguments[slot])
             if argument is not None and argument >= num_results:
                 last_read[argument - num_results] = number
-        target = arguments[instruction.result]
-        if target is None:
-            shown[instruction.result] = arguments[instruction.a] if instruction.operation == _LOAD else None
-        if target is not None and target < num_results:
-            first_write[target] = min(first_write[target], number)
+        is_pair = instruction.operation in (_LOAD_PAIR, _STORE_PAIR)
+        for slot in (instruction.result, instruction.c) if is_pair else (instruction.result,):
+            target = arguments[slot]
+            if target is None:
+                shown[slot] = arguments[instruction.a] if instruction.operation == _LOAD else None
+            elif target < num_results:
+                first_write[target] = min(first_write[target], number)
     return tuple(
         frozenset(operand for operand, read in enumerate(last_read) if read <= written) for written in first_write
     )

@@ -139,6 +139,20 @@ def test_samples_of_sequences_of_labels() -> None:
     assert_tiled(machine, "ipu.ctc_loss.default", "ipu.ctc_loss_backward.default")
 
 
+def test_samples_of_images_that_a_grid_takes() -> None:
+    class Moved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.turn = nn.Parameter(torch.randn(3, 5, 4, 2) / 4)
+
+        def forward(self, x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+            return nn.functional.grid_sample(x * by, self.turn.tanh(), align_corners=False).square().sum()
+
+    machine = judge(Moved(), torch.randn(3, 2, 6, 7), torch.randn(1), optimizer=SGD)
+    assert_tiled(machine, "aten.grid_sampler_2d.default", "aten.grid_sampler_2d_backward.default")
+
+
 def test_what_has_nothing_to_do_still_gives_its_result() -> None:
     class Nothing(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:

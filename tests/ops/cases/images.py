@@ -21,6 +21,7 @@ def cases(draw: Draw) -> Iterator[Call]:
     yield from resampled(draw)
     yield from padded(draw)
     yield from slid(draw)
+    yield from sampled(draw)
 
 
 def pooled(draw: Draw) -> Iterator[Call]:
@@ -43,6 +44,19 @@ def pooled(draw: Draw) -> Iterator[Call]:
         values, indices = getattr(aten, f"max_pool{dims}d_with_indices")(x.float(), *window)
         behind = () if dims == 2 else window[1:]
         yield call(f"max_unpool{dims}d.default", values.to(draw.dtype), indices, list(SIZES[dims]), *behind)
+
+
+def sampled(draw: Draw) -> Iterator[Call]:
+    """Yield images taken at the places that a grid says, and their gradients.
+
+    Beyond the border there are zeros: with others eager PyTorch reads elsewhere for what is no number.
+    """
+    x, gradient = draw(draw.batch, 2, 7, 6), draw(draw.batch, 2, 3, 4)
+    places = torch.tensor([[-0.93, -0.41], [0.13, 0.87], [0.61, -0.27], [1.29, 0.33]])
+    grid = places.expand(draw.batch, 3, 4, 2).to(draw.dtype)
+    for mode, outside, aligned in ((0, 0, False), (0, 0, True), (1, 0, False), (2, 0, True)):
+        yield call("grid_sampler_2d.default", x, grid, mode, outside, aligned)
+        yield call("grid_sampler_2d_backward.default", gradient, x, grid, mode, outside, aligned, [True, True])
 
 
 def adapted(draw: Draw) -> Iterator[Call]:

@@ -20,7 +20,8 @@ NARROW_OPS = (
 )
 """Instructions that take integers of 32, 16 and 8 bits; ``u`` stands for bytes without a sign."""
 VECTOR_OPS = (
-    "x_load", "x_store", "x_round_store", "f_round_by", "f_copy", "l_copy", "b_copy", "f_from_l", "f_from_b",
+    "x_load", "x_store", "x_load_pair", "x_store_pair", "x_round_store", "f_round_by", "f_copy", "l_copy", "b_copy",
+    "f_from_l", "f_from_b",
     "l_from_f", "l_from_b", "b_from_f", "b_from_l", "f_round_half", "l_wrap_int", "l_wrap_short", "l_wrap_char",
     "l_wrap_uchar", "f_add", "f_sub", "f_mul", "f_div", "f_max", "f_min", "f_pow", "f_add_scaled", "f_fma3",
     "f_addcdiv", "f_lerp", "f_neg", "f_abs", "f_sign", "f_exp", "f_expm1", "f_log", "f_log1p", "f_log2", "f_log10",
@@ -65,7 +66,7 @@ class SlotKind(IntEnum):
     REGISTER = 1  # in the scratch
     CONSTANT = 2  # repeated in the scratch
     UNIFORM = 3  # one element of an argument, repeated in the scratch
-    WALK = 4  # an argument that x_load and x_store move by its strides, with a conversion
+    WALK = 4  # an argument that x_load and x_store move by its strides, with a conversion; or a pair of these
 
 
 class ChainSlot(NamedTuple):
@@ -95,7 +96,9 @@ class ChainInstruction(NamedTuple):
     """An instruction.
 
     f_round_by takes the words of a random op as b, or a twice to round to nearest, and what becomes of an overflow as
-    its scalar; x_round_store does the same straight into row-major halves.
+    its scalar; x_round_store does the same straight into row-major halves. x_load_pair brings a and b, whose elements
+    take turns in memory as parts of complex numbers do, to the registers result and c; x_store_pair takes the registers
+    a and b to result and c.
 
     Attributes:
         operation: Its number.

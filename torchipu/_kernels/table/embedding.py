@@ -17,6 +17,7 @@ BAG_COLUMNS = 16
 ROWS_AHEAD = 8
 FETCHED_BYTES = 512
 """How many rows ahead `take_rows` fetches one, and how much of it: what follows the processor sees coming by itself."""
+CACHED_TABLE = 1 << 20  # bytes up to which a table is taken to lie in a cache
 ELEMENTS_TOGETHER = 8
 LISTED = 2048  # elements whose places are listed, for all tables that take the same ones
 """Rows of one element are taken in a loop of their own where so many lie between two tables."""

@@ -3,6 +3,7 @@
 from enum import IntEnum
 from typing import NamedTuple
 
+from .convert import Stored
 from .kernel import Kernel, Nothing
 
 REDUCE_DIMS = 8
@@ -61,7 +62,7 @@ class ReduceInts(NamedTuple):
         chunks: Into which they are cut.
         root: Whether the square root of the result is taken, after the scale.
         columns: Size of the dense dimension of columns down which is reduced, else 0.
-        is_half: Whether floats are halves, of which sums alone are taken; those of ``reduce_rows`` lie side by side.
+        stored: As what floats lie; of halves and bfloats sums alone are taken, and ``reduce_rows`` those side by side.
         integer: What ``reduce_integers`` reads.
     """
 
@@ -73,7 +74,7 @@ class ReduceInts(NamedTuple):
     chunks: int
     root: bool
     columns: int
-    is_half: bool = False
+    stored: Stored = Stored.FLOATS
     integer: Integer = Integer.LONG
 
 

@@ -25,6 +25,7 @@ from torchipu._kernels.table.reduce import (
     ReduceSpace,
 )
 from torchipu.host.emit.copy import emit_copy
+from torchipu.host.emit.stored import STORED
 from torchipu.ir.sizes import largest, of_numbers
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
@@ -94,7 +95,7 @@ def emit_reduction(
     Args:
         plan: Receives the steps.
         out: FLOAT, as many elements as the kept dimensions have.
-        held: FLOAT operand, any strides; HALF where `adds_halves` says so.
+        held: FLOAT operand, any strides; HALF or BFLOAT where `adds_stored` says so.
         dims: Dimensions to reduce, ascending.
         folding: What becomes of the values.
         scale: Multiplies the result.
@@ -129,7 +130,7 @@ def emit_reduction(
         REDUCE_COLUMNS if columns else REDUCE_ROWS, [target], [held],
         ints=ReduceInts(
             folding, _space(kept, kept_strides), _space(reduced, reduced_strides), total, chunk, chunks, root and last,
-            columns, held.dtype is DType.HALF,
+            columns, STORED[held.dtype],
         ),
         scalars=ReduceScalars(scale if last else 1.0), items=items * chunks,
         grain=largest(1, SHARE // largest(1, chunk * (min(columns, REDUCE_PANEL) if columns else 1))),
@@ -173,9 +174,12 @@ def emit_logsumexp(plan: HostPlanner, out: HostTensor, held: HostTensor, dims: S
     )
 
 
-def adds_halves(held: HostTensor, dims: Sequence[int], folding: Folding) -> bool:
-    """Whether halves are added as they lie, down columns or along rows: to make floats of them is a pass of its own."""
-    if held.dtype is not DType.HALF or folding is not Folding.SUM or not held.num_elements:
+def adds_stored(held: HostTensor, dims: Sequence[int], folding: Folding) -> bool:
+    """Whether halves or bfloats are added as they lie, down columns or along rows.
+
+    To make floats of them is a pass of its own.
+    """
+    if held.dtype not in (DType.HALF, DType.BFLOAT) or folding is not Folding.SUM or not held.num_elements:
         return False
     kept, reduced = _split(held, dims)
     if max(len(kept[0]), len(reduced[0])) > REDUCE_DIMS:

@@ -6,7 +6,7 @@ from math import prod
 
 from torchipu._kernels.table import volume as kernels
 from torchipu._kernels.table.volume import VOLUME_SUMMANDS, VolumeBiasInts, VolumeInts
-from torchipu.host.emit import volume_blocked
+from torchipu.host.emit import volume_blocked, volume_depthwise
 from torchipu.host.emit.items import grain_for
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
@@ -43,6 +43,9 @@ def emit_forward(
     if volume_blocked.serves(s):
         volume_blocked.emit_forward(plan, s, out, x, weight, bias)
         return
+    if volume_depthwise.serves(s):
+        volume_depthwise.emit_forward(plan, s, out, x, weight, bias)
+        return
     summands = min(s.summands, VOLUME_SUMMANDS)
     rows = _rows_at_once(s, summands)
     while rows > 1 and s.n * s.g * -(-_num_rows(s) // rows) < LEAST_ITEMS:
@@ -60,6 +63,9 @@ def emit_input_gradient(plan: HostPlanner, s: Volume, dx: HostTensor, dy: HostTe
     """Emit the gradient of the input."""
     if volume_blocked.serves_input(s):
         volume_blocked.emit_input_gradient(plan, s, dx, dy, weight)
+        return
+    if volume_depthwise.serves_input(s):
+        volume_depthwise.emit_input_gradient(plan, s, dx, dy, weight)
         return
     taps, channels = s.taps, s.ic
     while channels > 1 and (s.n * s.g * -(-s.ic // channels) < LEAST_ITEMS or channels * taps > VOLUME_SUMMANDS):
