@@ -184,7 +184,7 @@ def _factors(op: Op, count: int) -> list[float | None]:
     return [op.number(name, None) for name in names]
 
 
-def _taps_of(op: Op) -> dict[int, Taps]:
+def taps_of(op: Op) -> dict[int, Taps]:
     """Return the maps from the image before interpolation to the one after it, by dimension."""
     name = op.target.split(".")[1]
     results = op.integers("output_size")
@@ -216,12 +216,12 @@ def _image(op: Op) -> str:
 
 
 def _emit_interpolation(op: Op, plan: HostPlanner) -> None:
-    result, taps = op.outputs[0], _taps_of(op)
+    result, taps = op.outputs[0], taps_of(op)
     image = op.needed(_image(op))
     held = plan.value(image, contiguous=False)
-    if held.order[-1] not in taps and image.dtype is result.dtype and all(map(_is_copy, taps.values())):
+    if held.order[-1] not in taps and image.dtype is result.dtype and all(map(is_copy, taps.values())):
         out = plan.output_as_held(result, held)
-        _take_places(plan, out, held, {dim: [row[0][0] for row in one.rows] for dim, one in taps.items()})
+        take_places(plan, out, held, {dim: [row[0][0] for row in one.rows] for dim, one in taps.items()})
         return
     out = plan.output_as_held(result, held, DType.FLOAT)
     if out.is_contiguous:
@@ -230,7 +230,8 @@ def _emit_interpolation(op: Op, plan: HostPlanner) -> None:
         _apply_in_order(plan, plan.value(image, DType.FLOAT, contiguous=False), taps, out)
 
 
-def _is_copy(taps: Taps) -> bool:
+def is_copy(taps: Taps) -> bool:
+    """Whether each element of the result is one of the operand."""
     return all(len(row) == 1 and row[0][1] == 1.0 for row in taps.rows)
 
 
@@ -297,7 +298,7 @@ def _work_of(fixed: dict[str, int]) -> Callable[[int], Work]:
 _PLACES = {"reflection": reflection_places, "replication": replication_places, "circular": circular_places}
 
 
-def _places(op: Op, shape: Sequence[int]) -> dict[int, list[int]]:
+def padded_places(op: Op, shape: Sequence[int]) -> dict[int, list[int]]:
     """Return the sources along each padded dimension of an operand of a shape."""
     widths, rank = op.integers("padding"), len(shape)
     places_of = next(places for name, places in _PLACES.items() if name in op.target)
@@ -324,13 +325,20 @@ def _runs(places: Sequence[int]) -> list[tuple[int, int, int, int]]:
 
 def _emit_padding(op: Op, plan: HostPlanner) -> None:
     held = plan.value(op.needed("self"), contiguous=False)
-    _take_places(plan, plan.output_as_held(op.outputs[0], held), held, _places(op, held.shape))
+    take_places(plan, plan.output_as_held(op.outputs[0], held), held, padded_places(op, held.shape))
 
 
-def _take_places(
+def take_places(
     plan: HostPlanner, out: HostTensor, held: HostTensor, chosen: Mapping[int, Sequence[int]],
 ) -> None:
-    """Copy the elements at places along some dimensions, row by row in the order of the result."""
+    """Copy the elements at places along some dimensions, row by row in the order of the result.
+
+    Args:
+        plan: Receives the step.
+        out: Of the type of the operand, written.
+        held: Any strides.
+        chosen: Of each of these dimensions of both, the places in the operand that the result has.
+    """
     if out.num_elements == 0:
         return
     *outer, inner = out.order
@@ -345,18 +353,18 @@ def _take_places(
               grain=row_grain(columns), writes=[Blocks.rows(rows, out)])
 
 
-def _taps_of_padding(op: Op) -> dict[int, Taps]:
+def taps_of_padding(op: Op) -> dict[int, Taps]:
     """Return the maps from gradients of what was padded to gradients of the operand."""
     shape = op.outputs[0].shape
     return {
         dim: transposed(Taps(shape[dim], tuple(((place, 1.0),) for place in places)))
-        for dim, places in _places(op, shape).items()
+        for dim, places in padded_places(op, shape).items()
     }
 
 
 def _emit_padding_grad(op: Op, plan: HostPlanner) -> None:
     dy, out = plan.value(op.needed("grad_output"), DType.FLOAT), plan.output(op.outputs[0], DType.FLOAT)
-    padded, rank = _places(op, out.shape), len(out.shape)
+    padded, rank = padded_places(op, out.shape), len(out.shape)
     depth, height, columns = (1, 1, *out.shape[rank - len(padded) :])[-3:]
     places, rows = list[int](), 1
     for dim, size in ((rank - 2, height), (rank - 3, depth)):  # the rows of a plane first: planes are so far apart
@@ -394,18 +402,18 @@ INTERPOLATIONS = (
 register(OpSpec(WEIGHTED_SUM, "weighted_sum", no_vertices, _emit_weighted_sum))
 for _name in INTERPOLATIONS:
     for _target in (_name, f"{_name}_backward"):
-        register(OpSpec(f"aten.{_target}.default", _target.lstrip("_"), lower_taps(_taps_of), _emit_interpolation,
+        register(OpSpec(f"aten.{_target}.default", _target.lstrip("_"), lower_taps(taps_of), _emit_interpolation,
                         supports=_serves_interpolation))
 for _name in ("reflection_pad", "replication_pad"):
     for _dims in (1, 2, 3):
         _target = f"{_name}{_dims}d"
         register(
             OpSpec(f"aten.{_target}.default", _target, copy_vertices(), _emit_padding),
-            OpSpec(f"aten.{_target}_backward.default", f"{_target}_backward", lower_taps(_taps_of_padding),
+            OpSpec(f"aten.{_target}_backward.default", f"{_target}_backward", lower_taps(taps_of_padding),
                    _emit_padding_grad, supports=_is_floating, shape_only=("self",)),
         )
 register(
     OpSpec("ipu.circular_pad.default", "circular_pad", copy_vertices(), _emit_padding),
-    OpSpec("ipu.circular_pad_backward.default", "circular_pad_backward", lower_taps(_taps_of_padding),
+    OpSpec("ipu.circular_pad_backward.default", "circular_pad_backward", lower_taps(taps_of_padding),
            _emit_padding_grad, supports=_is_floating),
 )

@@ -290,16 +290,30 @@ def concatenate(pieces_of: Pieces) -> Emitter:
 def pad(op: Op, plan: HostPlanner) -> None:
     """Surround with a constant; negative widths cut off."""
     held, out = _held_and_output(op, plan)
-    widths = op.integers("pad")
-    rank = len(held.shape)
+    surround(plan, out, held, op.integers("pad"), len(held.shape) - 1, op.number("value", 0))
+
+
+def surround(
+    plan: HostPlanner, out: HostTensor, held: HostTensor, widths: Sequence[int], last: int, value: float,
+) -> None:
+    """Emit a copy with so much more of a constant around it; negative widths cut off.
+
+    Args:
+        plan: Receives the steps.
+        out: Without gaps, written.
+        held: Of the same type, any strides.
+        widths: Before and behind the last dimension, before and behind the one before it, and so on.
+        last: Which dimension that is.
+        value: The constant.
+    """
     shape, read, written = list(held.shape), 0, 0
     for position in range(len(widths) // 2):
-        dim, before, after = rank - 1 - position, widths[2 * position], widths[2 * position + 1]
+        dim, before, after = last - position, widths[2 * position], widths[2 * position + 1]
         shape[dim] += min(0, before) + min(0, after)
         read += max(0, -before) * held.strides[dim]
         written += max(0, before) * out.strides[dim]
     if any(width > 0 for width in widths):
-        emit_fill(plan, out, op.number("value", 0))
+        emit_fill(plan, out, value)
     if 0 not in shape:
         emit_copy(plan, _view(out, shape, out.strides, written), _view(held, shape, held.strides, read))
 
