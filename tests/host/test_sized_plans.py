@@ -1,6 +1,7 @@
 """Host plans for sizes that are known at the call: made once for all that decide alike, then numbers."""
 
 import copy
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -12,7 +13,10 @@ from torchipu.errors import ExecutionError
 from torchipu.host import sized_plans
 from torchipu.host.executor import GraphExecutor
 from torchipu.host.planner import Planner
+from torchipu.host.steps import Ending
+from torchipu.host.storage import Place
 from torchipu.ir.size import Size
+from torchipu.optable.host_tensor import HostTensor, Rounding
 
 
 @pytest.fixture(autouse=True)
@@ -95,16 +99,31 @@ SIZES = ((2, 20), (3, 33), (3, 35), (5, 9))
 
 
 def described(plan):
-    """Return all of a plan that a run of it depends on."""
+    """Return all of a plan that a run of it depends on, with its allocations numbered as if all of them were used."""
+    used = [one for one in plan.allocations if one.first >= 0 or one.place is not Place.ARENA]
+    numbers = {one.number: place for place, one in enumerate(used)}
+
+    def shown(value):
+        if isinstance(value, HostTensor):
+            assert type(value) is HostTensor
+            return replace(value, buffer=numbers[value.buffer])
+        if isinstance(value, (tuple, list)):
+            return [shown(one) for one in value]
+        if isinstance(value, (Ending, Rounding)):
+            return [shown(getattr(value, one.name)) for one in fields(value)]
+        return value
+
     steps = [
-        (step.kernel and step.kernel.name, step.outputs, step.inputs, tuple(step.ints), tuple(step.scalars),
-         step.items, step.grain, step.scratch_bytes, step.endings, step.rounds, step.reads_outputs, step.together)
+        (step.kernel and step.kernel.name, shown(step.outputs), shown(step.inputs), tuple(step.ints),
+         tuple(step.scalars), step.items, step.grain, step.scratch_bytes, shown(step.endings), step.rounds,
+         step.reads_outputs, step.together, step.samples and (step.samples.count, step.samples.strides))
         for step in plan.steps
     ]
     ops = [op and (op.target, [tensor.shape for tensor in op.outputs], dict(op.attrs)) for op in plan.ops_by_step]
-    allocations = [(one.num_bytes, one.place, one.index, one.offset_bytes) for one in plan.allocations]
-    return (steps, ops, allocations, plan.segments, plan.outputs, plan.output_is_direct, plan.over_inputs,
-            plan.constants, plan.arena_bytes, plan.prepared_bytes)
+    allocations = [(one.num_bytes, one.place, one.index, one.offset_bytes) for one in used]
+    constants = {numbers[number]: value for number, value in plan.constants.items()}
+    return (steps, ops, allocations, plan.segments, shown(plan.outputs), plan.output_is_direct, plan.over_inputs,
+            constants, plan.arena_bytes, plan.prepared_bytes)
 
 
 def first(result):

@@ -68,6 +68,7 @@ class Step:
             Nothing where that is not known, or where the step may refuse a value.
         samples: How its items share out samples, each of which is computed by itself; None where that is not known.
         rounds: In how many equal parts the items are made, one after another: later ones read what earlier ones made.
+        is_there: Whether a plan has the step: until its sizes are known a number that is computed of these, 0 where not.
     """
 
     op: Op | None
@@ -96,13 +97,14 @@ class Step:
     samples: Samples | None = None
     overwrites: tuple[frozenset[int], ...] = ()
     rounds: int = 1
+    is_there: Any = True
 
     def become(self, other: Step) -> None:
         """Call what another step calls, in the place and for the op of this one."""
         self.kernel, self.outputs, self.inputs = other.kernel, other.outputs, other.inputs
         self.ints, self.scalars, self.items, self.grain = other.ints, other.scalars, other.items, other.grain
         self.scratch_bytes, self.samples, self.overwrites = other.scratch_bytes, other.samples, other.overwrites
-        self.writes = other.writes
+        self.writes, self.is_there = other.writes, other.is_there
 
     @property
     def written(self) -> tuple[HostTensor, ...]:

@@ -198,6 +198,14 @@ class HostPlanner(Protocol):
         """Return row-major storage that lives while the op's steps run (or longer, if its writer is hoisted)."""
         ...
 
+    def only_where(self, flag: Any) -> AbstractContextManager[None]:
+        """Let a plan have the steps that are emitted meanwhile only where a flag is not 0.
+
+        Args:
+            flag: True, or a number that is computed of sizes.
+        """
+        ...
+
     def constant(self, values: Sequence[int] | Sequence[float], dtype: DType) -> HostTensor:
         """Return 1-d storage that holds constants."""
         ...

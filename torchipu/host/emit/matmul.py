@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from torchipu._kernels.table.conv_blocked import Activation
 from torchipu._kernels.table.gemm import PANEL, SUM_BLOCK
@@ -23,7 +25,6 @@ from torchipu.host.emit.items import LEAST_CHUNK_MACS, grain_for
 from torchipu.host.emit.packing import (
     FEW_ROWS,
     LEAST_PACKED_COLUMNS,
-    as_it_lies,
     packed_rows,
     right_operand,
     right_panels,
@@ -31,11 +32,13 @@ from torchipu.host.emit.packing import (
 )
 from torchipu.host.emit.products import broadcast_strides, cut, samples_of, transposed
 from torchipu.ir.graph import Tensor
-from torchipu.ir.sizes import of_numbers
+from torchipu.ir.sizes import flag_of, of_numbers
 from torchipu.ir.types import DType
+from torchipu.optable.alternatives import EitherTensor, chosen, numbers_of, other_or
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner, Joined, Joining
+from torchipu.optable.samples import Samples
 
 LEAST_SUMMANDS_FROM_ZERO = 32
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
@@ -133,16 +136,9 @@ def emit_product(
     row_block, column_block = blocking.row_block, blocking.column_block
     if blocking.joins_summands and inner == 1:
         left_strides = 1, rows  # where the column of the next run would lie
-    if blocking.packs_in_items:
-        right_batch = right.strides[0] if len(right.shape) == 3 else 0
-        layout = (right_batch, PANEL * right_strides[1], right_strides[0])
-    else:
-        right, layout = right_panels(plan, right) if blocking.has_panels else as_it_lies(right)
     items = batch * -(-rows // row_block) * -(-columns // column_block)
-    left_batch = left.strides[0] if len(left.shape) == 3 else 0
-    if blocking.packs_ahead:
-        left = packed_rows(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
-        left_batch, left_strides = rows * inner, (inner, 1)
+    right, layout = _laid_right(plan, right, flag_of(blocking.has_panels))
+    left, (left_batch, *left_strides) = _laid_left(plan, left, left_strides, flag_of(blocking.packs_ahead), row_block)
     addend_strides = broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
     joining: Joining | None = None
     ints = MatmulInts(
@@ -152,7 +148,7 @@ def emit_product(
         packing=blocking.packing, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
         storing=_storing(inner) if adds else Storing.OVER,
-        right_column=right_strides[1] if blocking.packs_in_items else 0, run=inner, activation=activation,
+        right_column=right_strides[1] * blocking.packs_in_items, run=inner, activation=activation,
     )
     if blocking.joins_summands:
         joining = partial(_join_summands, ints)
@@ -166,8 +162,44 @@ def emit_product(
         scratch_bytes=blocking.scratch_bytes if joining is None else PACKED_BYTES,
         reads_outputs=adds, adds_up=adds, joining=joining,
         writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
-        samples=samples_of(out, left, right, addend, row_block),
+        samples=_samples(out, left, right, addend, row_block),
     )
+
+
+def _laid_right(plan: HostPlanner, right: HostTensor, has_panels: Any) -> tuple[HostTensor, tuple[int, int, int]]:
+    """Return a right operand, packed where a flag says so, with its strides (batch, panel, row)."""
+    row, column = rows_apart(right) or (1, 1)
+    # Where no item packs its columns, these lie beside each other.
+    lying = (right.strides[0] if len(right.shape) == 3 else 0, PANEL * column, row)
+    if has_panels is False:
+        return right, lying
+    with plan.only_where(has_panels):
+        panels, layout = right_panels(plan, right)
+    return other_or(has_panels, panels, right), numbers_of(has_panels, layout, lying)
+
+
+def _laid_left(
+    plan: HostPlanner, left: HostTensor, strides: Sequence[int], packs_ahead: Any, row_block: int,
+) -> tuple[HostTensor, tuple[int, int, int]]:
+    """Return a left operand, packed where a flag says so, with its strides (batch, row, column)."""
+    rows, inner = left.shape[-2:]
+    lying = (left.strides[0] if len(left.shape) == 3 else 0, strides[0], strides[1])
+    if packs_ahead is False:
+        return left, lying
+    with plan.only_where(packs_ahead):
+        packed = packed_rows(plan, left, lying, left.shape[0] if len(left.shape) == 3 else 1, rows, inner, row_block)
+    return other_or(packs_ahead, packed, left), numbers_of(packs_ahead, (rows * inner, inner, 1), lying)
+
+
+def _samples(
+    out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None, row_block: int,
+) -> Samples:
+    """Return what goes through a product by itself, for each of the places where an operand may lie."""
+    if isinstance(left, EitherTensor):
+        return chosen(left.flag, *(_samples(out, one, right, addend, row_block) for one in (left.other, left.itself)))
+    if isinstance(right, EitherTensor):
+        return chosen(right.flag, *(_samples(out, left, one, addend, row_block) for one in (right.other, right.itself)))
+    return samples_of(out, left, right, addend, row_block)
 
 
 def _join_rows(ints: MatmulInts, right_column: int, runs: int) -> Joined:
