@@ -250,10 +250,16 @@ class Planner(Operands):
             joining=joining, writes=tuple(writes), samples=samples, overwrites=tuple(overwrites), rounds=rounds,
         ))
 
+    def stays_floats(self, held: HostTensor) -> bool:
+        """Whether what an op computes there is no result that becomes halves as it is stored."""
+        return all(computed.buffer != held.buffer for _, _, computed in self._casts_due)
+
     @contextmanager
     def only_where(self, flag: Any) -> Iterator[None]:
         """Let a plan have the steps that are emitted meanwhile only where a flag is not 0."""
-        around, self._is_there = self._is_there, self._is_there * flag
+        around = self._is_there
+        if flag is not True:
+            self._is_there = flag if around is True else around * flag
         yield
         self._is_there = around
 

@@ -104,7 +104,7 @@ class Step:
         self.kernel, self.outputs, self.inputs = other.kernel, other.outputs, other.inputs
         self.ints, self.scalars, self.items, self.grain = other.ints, other.scalars, other.items, other.grain
         self.scratch_bytes, self.samples, self.overwrites = other.scratch_bytes, other.samples, other.overwrites
-        self.writes, self.is_there = other.writes, other.is_there
+        self.writes = other.writes
 
     @property
     def written(self) -> tuple[HostTensor, ...]:

@@ -59,15 +59,20 @@ class EitherTensor(HostTensor):
 
 
 @of_numbers
-def _number_of(flag: Any, first: Any, second: Any) -> Any:
+def _one_of(flag: Any, first: Any, second: Any) -> Any:
     return first if flag else second
 
 
-def numbers_of(flag: Any, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return one of two tuples of as many numbers, without a decision: the second where a flag is 0."""
+def number_of(flag: Any, first: Any, second: Any) -> Any:
+    """Return one of two numbers, the second where a flag is 0; nothing is decided where sizes decide that."""
     if type(flag) is not Size:
         return first if flag else second
-    return tuple(one if one is other else _number_of(flag, one, other) for one, other in zip(first, second, strict=True))
+    return first if first is second else _one_of(flag, first, second)
+
+
+def numbers_of(flag: Any, first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return one of two tuples of as many numbers, likewise."""
+    return tuple(number_of(flag, one, other) for one, other in zip(first, second, strict=True))
 
 
 def chosen(flag: Any, first: T, second: T) -> T:
