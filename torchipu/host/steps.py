@@ -68,7 +68,7 @@ class Step:
             Nothing where that is not known, or where the step may refuse a value.
         samples: How its items share out samples, each of which is computed by itself; None where that is not known.
         rounds: In how many equal parts the items are made, one after another: later ones read what earlier ones made.
-        is_there: Whether a plan has the step: until its sizes are known a number that is computed of these, 0 where not.
+        is_there: Whether a plan has the step: until its sizes are known a number computed of these, 0 where not.
     """
 
     op: Op | None

@@ -64,8 +64,8 @@ def _split(held: HostTensor, dims: Sequence[int]) -> tuple[_Walk, _Walk]:
     """
     halves = []
     kept = [d for d in range(len(held.shape)) if d not in dims]
-    for chosen in (kept, sorted(dims, key=lambda d: -abs(held.strides[d]))):
-        shape, (strides,) = collapse([held.shape[d] for d in chosen], [held.strides[d] for d in chosen])
+    for half in (kept, sorted(dims, key=lambda d: -abs(held.strides[d]))):
+        shape, (strides,) = collapse([held.shape[d] for d in half], [held.strides[d] for d in half])
         if 0 in shape:  # nothing to reduce: the kernels still divide by sizes
             shape, strides = (1,), (0,)
         halves.append((shape, strides))
