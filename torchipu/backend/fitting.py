@@ -14,7 +14,7 @@ from torchipu.device.memory import lacking_bytes, lacking_off_chip_bytes, tile_m
 ROOM = 0.8
 """Part of a tile up to which a larger program may come unchecked, by an estimate that does not see roundings."""
 AHEAD = (256, 16)
-"""Growth of a tensor with all sizes of a graph, up to which one looks at first whether it would fit, and where it would not."""
+"""Growth of a tensor with all sizes of a graph, up to which one looks ahead whether it would fit, largest first."""
 
 _LOG = logging.getLogger("torchipu.sizes")
 

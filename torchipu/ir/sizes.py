@@ -200,7 +200,7 @@ class Sizes:
         if self._elsewhere is None:
             self._elsewhere = tuple([first + 2 * place for place in range(len(self.names))] for first in _ELSEWHERE)
         for first, numbers in zip(_ELSEWHERE, self._elsewhere, strict=True):
-            self._add_found(numbers, lambda place, most=first: most - 2 * (place + 1))
+            self._add_found(numbers, [first - 2 * place for place in range(1, len(self._apart) + 1)])
         return self._elsewhere
 
     def nearby(self) -> tuple[list[Any], ...]:
@@ -209,15 +209,15 @@ class Sizes:
             given = self.now[: len(self.names)]
             self._nearby = tuple([max(2, round(size * factor)) for size in given] for factor in _NEARBY)
         for numbers in self._nearby:
-            self._add_found(numbers, lambda place: self.now[self._apart[place].place])
+            self._add_found(numbers, [one.now for one in self._apart])
         return self._nearby
 
-    def _add_found(self, numbers: list[Any], apart: Callable[[int], Any]) -> None:
+    def _add_found(self, numbers: list[Any], apart: Sequence[Any]) -> None:
         """Add what numbers are that have been noted since."""
         # Asked time and again while numbers are noted, a few at a time: compiling these would take longer.
         for operation, left, right in self._steps[len(numbers) - len(self.names):]:
             if operation == _APART:
-                found = apart(left)
+                found = apart[left]
             elif operation == _CALLED:
                 found = self._called[left](*(_at(one, numbers) for one in right))
             elif operation == _MEMBER:

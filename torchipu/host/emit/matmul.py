@@ -32,9 +32,9 @@ from torchipu.host.emit.packing import (
 )
 from torchipu.host.emit.products import broadcast_strides, cut, samples_of, transposed
 from torchipu.ir.graph import Tensor
-from torchipu.ir.sizes import flag_of, of_numbers
+from torchipu.ir.sizes import flag_of, largest, of_numbers
 from torchipu.ir.types import DType
-from torchipu.optable.alternatives import EitherTensor, chosen, numbers_of, other_or
+from torchipu.optable.alternatives import EitherTensor, chosen, number_of, numbers_of, other_or
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner, Joined, Joining
@@ -68,7 +68,7 @@ def right_matrix(plan: HostPlanner, left: HostTensor, tensor: Tensor) -> HostTen
     if tensor.dtype is DType.HALF and not plan.is_hoisting and not plan.may_have_floats(tensor):
         held = plan.value(tensor, contiguous=False)
         is_read_once = left.shape[-2] <= MOST_HALF_ROWS and left.shape[-1] > 0
-        if is_read_once and held.dtype is DType.HALF and rows_apart(held) and _is_few_dots(left, held):
+        if is_read_once and held.dtype is DType.HALF and rows_apart(held) and bool(_is_few_dots(left, held)):
             return held
     return matrix(plan, tensor)
 
@@ -113,11 +113,26 @@ def emit_product(
     if is_plain and is_small(batch, rows, columns, inner) and right.dtype is DType.FLOAT:
         _emit_small(plan, out, left, right)
         return
-    if _is_few_dots(left, right):
-        _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
-        return
+    is_few = _is_few_dots(left, right)
+    if right.dtype is DType.HALF or not plan.stays_floats(out):
+        is_few = bool(is_few)
+    if is_few is not False:
+        with plan.only_where(is_few):
+            _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
+    if is_few is not True:
+        with plan.only_where(number_of(is_few, False, True)):
+            _emit_large(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
+
+
+def _emit_large(
+    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha: float,
+    beta: float, *, adds: bool, activation: Activation,
+) -> None:
+    """Emit a product as one of tiles, or of a column."""
+    batch = out.shape[0] if len(out.shape) == 3 else 1
+    rows, columns, inner = out.shape[-2], out.shape[-1], left.shape[-1]
     is_column = columns == 1 and left.dtype is DType.FLOAT and inner <= MOST_COLUMN_SUMMANDS
-    if is_column and _is_few_dots(transposed(right), transposed(left)):
+    if is_column and bool(_is_few_dots(transposed(right), transposed(left))):
         # A column, as of a layer with one feature. Where activated its addend is one value, for a row as for a column.
         turned = None if addend is None else transposed(broadcast(addend, out.shape))
         _emit_dots(plan, transposed(out), transposed(right), transposed(left), turned, alpha, beta, adds=adds,
@@ -138,12 +153,12 @@ def emit_product(
         left_strides = 1, rows  # where the column of the next run would lie
     items = batch * -(-rows // row_block) * -(-columns // column_block)
     right, layout = _laid_right(plan, right, flag_of(blocking.has_panels))
-    left, (left_batch, *left_strides) = _laid_left(plan, left, left_strides, flag_of(blocking.packs_ahead), row_block)
+    left, left_layout = _laid_left(plan, left, left_strides, flag_of(blocking.packs_ahead), row_block)
     addend_strides = broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
     joining: Joining | None = None
     ints = MatmulInts(
-        rows=rows, columns=columns, inner=inner, left_batch=left_batch, left_row=left_strides[0],
-        left_column=left_strides[1], right_batch=layout[0], right_panel=layout[1], right_row=layout[2],
+        rows=rows, columns=columns, inner=inner, left_batch=left_layout[0], left_row=left_layout[1],
+        left_column=left_layout[2], right_batch=layout[0], right_panel=layout[1], right_row=layout[2],
         row_block=row_block, column_block=column_block, sum_block=_sum_block(inner),
         packing=blocking.packing, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
@@ -153,7 +168,7 @@ def emit_product(
     if blocking.joins_summands:
         joining = partial(_join_summands, ints)
     # Nothing but micro-batches is joined: a plan of one run is the same on both sides of where that would pay.
-    elif plan.is_hoisting and not adds and blocking.joins and left_strides[1] == 1:
+    elif plan.is_hoisting and not adds and blocking.joins and left_layout[2] == 1:
         joining = partial(_join_rows, ints, 0 if blocking.has_panels else right_strides[1])
     plan.step(
         MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
@@ -253,14 +268,25 @@ def _zeros(plan: HostPlanner, shape: tuple[int, ...]) -> HostTensor:
     return HostTensor(row.buffer, 0, shape, (0,) * (len(shape) - 1) + (1,), DType.FLOAT)
 
 
-def _is_few_dots(left: HostTensor, right: HostTensor) -> bool:
-    """Whether the right operand's columns lie dense and meet so few rows that packing them costs more than it saves."""
-    if left.shape[-2] > MOST_DOT_ROWS or right.shape[-1] < LEAST_DOT_COLUMNS:
+@of_numbers
+def _are_few(rows: int) -> bool:
+    return rows <= MOST_DOT_ROWS
+
+
+def _is_few_dots(left: HostTensor, right: HostTensor) -> Any:
+    """Whether the right operand's columns lie dense and meet so few rows that packing them costs more than it saves.
+
+    Returns:
+        A bool; a number where sizes decide the rows.
+    """
+    are_few = flag_of(_are_few(left.shape[-2]))
+    if are_few is False or right.shape[-1] < LEAST_DOT_COLUMNS:
         return False
     left_strides, right_strides = rows_apart(left), rows_apart(right)
     assert left_strides is not None
     assert right_strides is not None
-    return left_strides[1] == 1 and right_strides[0] == 1 and right_strides[1] > 1
+    lie_dense = left_strides[1] == 1 and right_strides[0] == 1 and right_strides[1] > 1
+    return are_few if lie_dense else False
 
 
 def _emit_dots(
@@ -288,7 +314,7 @@ def _emit_dots(
     plan.step(
         MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
         scalars=MatmulScalars(alpha, beta), items=items,
-        grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
+        grain=grain_for(items, batch * columns * inner * largest(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
         adds_up=adds, joining=partial(_join_dots, ints) if has_weights_right and batch == 1 and not adds else None,
         writes=[Blocks.of((batch, rows, columns), (1, rows, DOT_BLOCK))],
     )
