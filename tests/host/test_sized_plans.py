@@ -106,7 +106,7 @@ def described(plan):
     def shown(value):
         if isinstance(value, HostTensor):
             assert type(value) is HostTensor
-            return replace(value, buffer=numbers[value.buffer])
+            return replace(value, buffer=numbers.get(value.buffer, -1))  # -1: in the scratch of each thread alone
         if isinstance(value, (tuple, list)):
             return [shown(one) for one in value]
         if isinstance(value, (Ending, Rounding)):
@@ -197,6 +197,43 @@ class Wide(nn.Module):
         q, k, v = self.before(x).view(rows, length, 3, 2, 64).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(rows, length, 128)
         return self.after(functional.gelu(self.wide(mixed)))
+
+
+def test_sizes_that_pack_operands_cut_sums_or_leave_few_rows_emit_nothing(made, emitted):
+    model = Wide()
+    run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()
+    # Rows as they lie; so few that a product is one of dot products; sums of several chunks; panels; rows packed ahead,
+    # and not any more; panels of matrices of a batch.
+    for length in (20, 8, 42, 75, 142, 193, 260):
+        x = torch.randn(2, length, 128)
+        model.zero_grad()
+        judge.zero_grad()
+        found, expected = run(x), judge(x.double())
+        torch.testing.assert_close(found.double(), expected, rtol=2e-4, atol=2e-4)
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        for weight, exact in zip(model.parameters(), judge.parameters(), strict=True):
+            torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=2e-3, atol=2e-3)
+    assert len(emitted) == 2
+    for found, plain_plan in made:
+        assert found == plain_plan
+    packing = [[name for name, *_ in found[0] if "pack" in str(name)] for found, _ in made]
+    assert len({tuple(names) for names in packing}) > 3
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+def test_sums_that_become_halves_are_those_of_the_plan_of_their_numbers(dtype, made):
+    weight = torch.randn(64, 64, dtype=dtype)
+    run = torch.compile(lambda x: ((x @ weight).relu().sum(0), x.sum(0), x.sum(1)), backend=ipu_backend, dynamic=True)
+    for rows in (40, 8, 300, 1200, 3000):
+        x = torch.randn(rows, 64, dtype=dtype)
+        exact = x.double()
+        for found, expected in zip(
+            run(x), ((exact @ weight.double()).relu().sum(0), exact.sum(0), exact.sum(1)), strict=True,
+        ):
+            torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-1)
+    for found, plain_plan in made:
+        assert found == plain_plan
 
 
 def test_sizes_that_cut_products_and_sums_into_other_blocks_emit_nothing(made, emitted):
