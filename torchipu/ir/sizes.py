@@ -25,6 +25,7 @@ _NEARBY = tuple(2 ** (half / 2) for half in range(-4, 9) if half)
 """By which sizes of a call are taken smaller and larger, to see whether what they decide may become another."""
 _APART = "stride"
 _CALLED = "called"
+_PLAIN = frozenset({int, float, bool, str, type(None)})
 _MEMBER = "member"
 
 
@@ -365,8 +366,12 @@ def _of_both(operation: str, first: Any, second: Any) -> Any:
 
 def settled(value: Any, numbers: Numbers) -> Any:
     """Return a value with plain numbers in place of sizes, in lists and tuples too; the same object if it has none."""
-    if isinstance(value, Size):
+    # Asked of all shapes and strides of a graph at each set of sizes.
+    kind = type(value)
+    if kind is Size:
         return numbers[value.place]
-    if type(value) in (list, tuple) and any(isinstance(member, (Size, list, tuple)) for member in value):
-        return type(value)([settled(member, numbers) for member in value])
+    if (kind is tuple or kind is list) and not _PLAIN.issuperset(map(type, value)):
+        return kind([
+            numbers[member.place] if type(member) is Size else settled(member, numbers) for member in value
+        ])
     return value
