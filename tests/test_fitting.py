@@ -69,12 +69,12 @@ def test_what_is_said_of_other_sizes_is_no_less_than_they_take(make, graphs):
 
 
 def test_all_sizes_grow_to_a_tensor_sixteen_times_as_large_and_none_beyond_what_it_can_be():
-    assert larger([20], [math.inf]) == [320]
-    assert larger([2, 20], [math.inf, math.inf]) == [8, 80]
-    assert larger([2, 20], [math.inf, 64]) == [8, 64]
-    assert larger([2, 64], [math.inf, 64]) == [32, 64]
-    assert larger([2, 0.5], [math.inf, math.inf]) == [32, 0.5]
-    assert larger([64], [64]) == [64]
+    assert larger([20], [math.inf], 16) == [320]
+    assert larger([2, 20], [math.inf, math.inf], 16) == [8, 80]
+    assert larger([2, 20], [math.inf, 64], 16) == [8, 64]
+    assert larger([2, 64], [math.inf, 64], 16) == [32, 64]
+    assert larger([2, 0.5], [math.inf, math.inf], 16) == [32, 0.5]
+    assert larger([64], [64], 16) == [64]
 
 
 def test_sizes_within_those_looked_at_ahead_are_not_compiled_for_the_device():
@@ -82,7 +82,7 @@ def test_sizes_within_those_looked_at_ahead_are_not_compiled_for_the_device():
     run = torch.compile(model, backend=ipu_backend, dynamic=True)
     before = COUNTS.device_programs
     with torch.no_grad():
-        for rows, length in ((2, 20), (3, 33), (8, 80), (2, 128), (4, 200)):
+        for rows, length in ((2, 20), (3, 33), (8, 80), (2, 128), (4, 200), (4, 310)):
             x = torch.randn(rows, length, 64)
             torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
     assert COUNTS.device_programs - before == 1

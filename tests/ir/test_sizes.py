@@ -5,10 +5,9 @@ from typing import NamedTuple
 import pytest
 
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.guards import LOOKS_BEFORE_COMPILED
 from torchipu.ir.settling import Settling
 from torchipu.ir.size import Size
-from torchipu.ir.sizes import Sizes, largest, least, may_be_same, of_numbers, settled
+from torchipu.ir.sizes import Sizes, flag_of, largest, least, may_be_same, of_numbers, settled
 from torchipu.ir.types import DType
 
 FORMULAS = {
@@ -154,18 +153,19 @@ def test_a_function_of_numbers_gives_zero_where_sizes_make_it_divide_by_zero():
     assert settled(quotient, sizes.numbers([0])) == 0
 
 
-@pytest.mark.parametrize("looks", [1, 2 * LOOKS_BEFORE_COMPILED])
-def test_guards_hold_alike_before_and_after_they_are_compiled(looks):
+def test_guards_hold_where_each_decision_goes_the_same_way():
     sizes = Sizes(["n", "m"], [4, 6])
     n, m = sizes.given
     with sizes.watched() as guards:
         assert n < m
         assert n + m == 10
         assert not n * 3 <= m
-    for _ in range(looks):
-        assert guards.hold(sizes.numbers([3, 7]))
-        assert not guards.hold(sizes.numbers([3, 8]))
-        assert not guards.hold(sizes.numbers([2, 8]))
+        assert n > 2
+    assert guards.hold(sizes.numbers([3, 7]))
+    assert not guards.hold(sizes.numbers([3, 8]))
+    assert not guards.hold(sizes.numbers([2, 8]))
+    assert not guards.hold(sizes.numbers([6, 4]))
+    assert not guards.hold(sizes.numbers([2, 5]))
 
 
 def test_numbers_can_be_set_anew():
@@ -259,3 +259,39 @@ def test_numbers_that_happen_to_be_equal_are_told_from_the_same_ones_without_a_d
         assert may_be_same((2, 3), [2, 3])
         assert not may_be_same((2, 3), (3, 2))
     assert not guards.found
+
+
+def test_a_flag_is_a_number_where_sizes_nearby_decide_otherwise_and_else_a_bool_that_is_decided():
+    sizes = Sizes(["batch", "length"], [2, 20])
+    batch, length = sizes.given
+    has_few = of_numbers(lambda rows: rows <= 16)
+    with sizes.watched() as guards:
+        flag = flag_of(has_few(batch * length))
+        assert isinstance(flag, Size)
+        assert flag_of(True) is True
+        assert flag_of(0) is False
+    assert not guards.found
+    assert [settled(flag, sizes.numbers([2, rows])) for rows in (8, 9)] == [True, False]
+    gap = sizes.apart(0)
+    with sizes.watched() as guards:
+        assert flag_of(has_few(length * 100_000)) is False
+        assert flag_of(has_few(gap + 1)) is True  # what lies apart in this call does so nearby
+    assert len(guards.found) == 2
+    assert guards.hold(sizes.numbers([3, 50], [4]))
+    assert not guards.hold(sizes.numbers([3, 50], [16]))
+
+
+def test_numbers_noted_after_sizes_elsewhere_were_asked_for_are_there_too():
+    sizes = Sizes(["a", "b"], [6, 20])
+    a, b = sizes.given
+    parts = of_numbers(lambda count: (count // 7, 1 // (count - 226)))
+    for _ in range(2):
+        whole, zero = parts(a * 2)
+        gap = sizes.apart(0)
+        made = [a + b, b % a, largest(a, b), whole, zero, gap * 3, a // (b - 115)]
+        for given, numbers in zip(((113, 115), (100_003, 100_005)), sizes.elsewhere(), strict=True):
+            expected = sizes.numbers(given, [given[0] - 2])
+            assert numbers == expected
+            assert [numbers[one.place] for one in made] == settled(made, expected)
+        a, b = a + 1, b + 1
+    assert all(len(numbers) == len(sizes.now) for numbers in sizes.nearby())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -151,6 +152,13 @@ class MiniPlanner:
         run_kernel(kernel, addresses, ints, scalars, items, grain, self.threads, scratch_bytes, round_items)
         for written in outputs:
             self.check_guards(self.buffers[written.buffer])
+
+    def stays_floats(self, held: HostTensor) -> bool:
+        return True
+
+    def only_where(self, flag: object) -> AbstractContextManager[None]:
+        assert flag is True  # no sizes here
+        return nullcontext()
 
     @property
     def num_steps(self) -> int:

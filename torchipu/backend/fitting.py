@@ -13,8 +13,8 @@ from torchipu.device.memory import lacking_bytes, lacking_off_chip_bytes, tile_m
 
 ROOM = 0.8
 """Part of a tile up to which a larger program may come unchecked, by an estimate that does not see roundings."""
-AHEAD = 16
-"""Growth of a tensor with all sizes of a graph, up to which one looks at first whether it would fit."""
+AHEAD = (256, 16)
+"""Growth of a tensor with all sizes of a graph, up to which one looks ahead whether it would fit, largest first."""
 
 _LOG = logging.getLogger("torchipu.sizes")
 
@@ -56,15 +56,16 @@ class Checked:
         return growth <= 1 or self.lasting + (self.share - self.lasting) * growth <= ROOM
 
 
-def larger(given: Sequence[Any], most: Sequence[float]) -> list[Any]:
-    """Return larger sizes, for which a program is compiled ahead: a tensor that has them all grows by `AHEAD`.
+def larger(given: Sequence[Any], most: Sequence[float], growth: int) -> list[Any]:
+    """Return larger sizes, for which a program is compiled ahead.
 
     Args:
         given: Those of a call; real numbers stay as they are.
         most: The largest that each can be.
+        growth: Of a tensor that has them all.
     """
     growing = sum(isinstance(size, int) and size < limit for size, limit in zip(given, most, strict=True))
-    factor = AHEAD ** (1 / max(1, growing))
+    factor = growth ** (1 / max(1, growing))
     return [
         int(min(math.ceil(size * factor), limit)) if isinstance(size, int) else size
         for size, limit in zip(given, most, strict=True)

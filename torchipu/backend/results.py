@@ -109,9 +109,9 @@ class Shown:
 
     def settled(self, numbers: Numbers) -> Shown:
         """Return it with plain numbers."""
-        return Shown(
-            self.dtype, settled(self.shape, numbers), settled(self.strides, numbers), settled(self.offset, numbers),
-        )
+        shape, strides, offset = (settled(one, numbers) for one in (self.shape, self.strides, self.offset))
+        is_plain = shape is self.shape and strides is self.strides and offset is self.offset
+        return self if is_plain else Shown(self.dtype, shape, strides, offset)
 
     def is_row_major(self) -> bool:
         """Whether elements lie row-major without gaps."""

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from torchipu import artifacts
 from torchipu.backend.counts import COUNTS
-from torchipu.backend.fitting import Checked, larger, looked_ahead
+from torchipu.backend.fitting import AHEAD, Checked, larger, looked_ahead
 from torchipu.backend.program import PlansOfResults, Program, Recipe, matters_at_border
 from torchipu.backend.results import Piece, Shown, handed_back, kept_apart
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
@@ -172,14 +172,25 @@ class SymbolicGraph:
         if not is_wanted and any(checked.covers(num_bytes) for checked in self.checked):
             return
         found = [Checked.of(self.recipe.compiled(settling.graph(graph)), num_bytes)]
-        numbers = self.symbols.sizes.numbers(larger(given, self.symbols.most))
-        if not self.checked and placed.guards.hold(numbers):
-            ahead = Settling(numbers)
-            found.append(looked_ahead(
-                lambda: try_graph(ahead.graph(graph), options, self.recipe.target),
-                settled(placed.num_bytes, numbers),
-            ))
+        if not self.checked:
+            found.append(self._looked_ahead(placed, given))
         self.checked[:] = [*filter(None, found), *self.checked][:MOST_CHECKED]
+
+    def _looked_ahead(self, placed: Placed, given: Sequence[Any]) -> Checked | None:
+        """Compile the device program for larger sizes, the largest for which it fits; None where there are none."""
+        options, target = self.recipe.options, self.recipe.target
+
+        def needed(growth: int) -> Checked | None:
+            numbers = self.symbols.sizes.numbers(larger(given, self.symbols.most, growth))
+            if not placed.guards.hold(numbers):
+                return None
+            ahead = Settling(numbers)
+            return looked_ahead(
+                lambda: try_graph(ahead.graph(placed.imported.graph), options, target),
+                settled(placed.num_bytes, numbers),
+            )
+
+        return next(filter(None, map(needed, AHEAD)), None)
 
 
 def _of_real_numbers(gm: GraphModule) -> GraphModule:

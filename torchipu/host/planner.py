@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from torchipu._kernels.table.control import FORK
 from torchipu._kernels.table.kernel import I, Kernel, S
@@ -48,6 +49,7 @@ from torchipu.host.written_inputs import write_inputs
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.sizes import largest
 from torchipu.ir.types import DType, Leg, Role
+from torchipu.optable.alternatives import EitherTensor
 from torchipu.optable.blocked import Terms
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join
@@ -147,6 +149,7 @@ class Planner(Operands):
         self.steps: list[Step] = []
         self.loops: list[tuple[Step, Step]] = []
         self._current: Op | None = None  # which emits
+        self._is_there: Any = True  # whether a plan has what is emitted
         self._brought = 0  # steps of chains that have become steps of this op
         self._concatenations = self._find_concatenations(graph, {*frozen, *states})
         self._counters: list[HostTensor] = []  # of the loops around
@@ -232,7 +235,8 @@ class Planner(Operands):
             return
         kernel.check(len(outputs) + len(inputs), ints, scalars)
         for held in (*outputs, *inputs):
-            if not self.memory.is_within(held):
+            is_within = self.memory.is_within(held)
+            if not is_within or (type(held) is EitherTensor and not self.memory.is_within(held.other)):
                 raise VerifyError(f"step {kernel.name}: {held} reaches beyond its allocation")
         if together and self._depth:
             assert self._current is not None
@@ -245,6 +249,19 @@ class Planner(Operands):
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
             joining=joining, writes=tuple(writes), samples=samples, overwrites=tuple(overwrites), rounds=rounds,
         ))
+
+    def stays_floats(self, held: HostTensor) -> bool:
+        """Whether what an op computes there is no result that becomes halves as it is stored."""
+        return all(computed.buffer != held.buffer for _, _, computed in self._casts_due)
+
+    @contextmanager
+    def only_where(self, flag: Any) -> Iterator[None]:
+        """Let a plan have the steps that are emitted meanwhile only where a flag is not 0."""
+        around = self._is_there
+        if flag is not True:
+            self._is_there = flag if around is True else around * flag
+        yield
+        self._is_there = around
 
     # ------------------------------------------------------------------ control flow
     def body(self, body: Graph, operands: Sequence[HostTensor]) -> list[HostTensor]:
@@ -501,6 +518,7 @@ class Planner(Operands):
     def _append(self, step: Step) -> None:
         if self._depth:  # what a body computes belongs to where the op runs that owns the body
             step.is_hoistable = False
+        step.is_there = self._is_there
         self.steps.append(step)
 
 

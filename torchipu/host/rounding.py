@@ -70,7 +70,7 @@ def _last_to_write(writing: Sequence[Step], buffer: int, count: int) -> list[tup
     found = []
     for step in writing:
         places = [place for place, held in enumerate(step.outputs) if held.buffer == buffer]
-        if not places or step.together or step.kernel is None:
+        if not places or step.together or step.kernel is None or step.is_there is not True:
             return []
         blocks = step.writes[places[0]] if places[0] < len(step.writes) else None
         if blocks is not None and blocks.num_blocks != step.items:

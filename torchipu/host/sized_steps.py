@@ -8,11 +8,13 @@ from typing import Any
 
 from torchipu.host.arrangement import Emitted, arranged
 from torchipu.host.plan import HostPlan
+from torchipu.host.steps import Step
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.guards import Guards, Numbers
 from torchipu.ir.settling import Settling
 from torchipu.ir.size import Size
 from torchipu.ir.types import DType
+from torchipu.optable.alternatives import Either, EitherTensor
 
 
 class SizedSteps:
@@ -34,7 +36,7 @@ class SizedSteps:
         self._emitted = emitted
         self._cells = Cells(count)
         self._strides = Copied(self._cells, Strides(dict(lying), dict(made)), ("lying", "made"))
-        self._steps = [Copied(self._cells, step, _OF_STEP) for step in emitted.steps]
+        self._steps = [CopiedStep(self._cells, step) for step in emitted.steps]
         self._allocations = [Copied(self._cells, one, ("num_bytes",)) for one in emitted.allocations]
         self._whole = Copied(self._cells, emitted, ("outputs", "constants"))
 
@@ -53,12 +55,13 @@ class SizedSteps:
         if strides.lying != lying or strides.made != made:
             return None  # as may be where dimensions have one element
         emitted: Emitted = self._whole.filled(cells)
-        steps = emitted.steps = [step.filled(cells) for step in self._steps]
+        there = [step for step in self._steps if step.is_there(cells)]
+        steps = emitted.steps = [step.filled(cells) for step in there]
         emitted.allocations = [allocation.filled(cells) for allocation in self._allocations]
         for allocation in emitted.allocations:
             allocation.writers = []
         if emitted.loops:
-            fresh = {id(old): new for old, new in zip(self._emitted.steps, steps, strict=True)}
+            fresh = {id(old.value): new for old, new in zip(there, steps, strict=True)}
             emitted.loops = [(fresh[id(first)], fresh[id(last)]) for first, last in emitted.loops]
         settling = Settling(numbers)
         for step in steps:
@@ -133,8 +136,9 @@ class Cells:
             keys = tuple(value)
             return self._cell(keys, lambda members: dict(zip(keys, members, strict=True)), value.values())
         if hasattr(kind, "__dataclass_fields__") and kind not in (Op, Tensor):
+            make = kind.settled if kind in (Either, EitherTensor) else kind
             members = [getattr(value, name) for name in _names_of(value)]
-            return self._cell(kind, lambda members: kind(*members), members)
+            return self._cell(kind, lambda members: make(*members), members)
         return None
 
     def _cell(self, kind: Any, make: Callable[[list[Any]], Any], members: Iterable[Any]) -> int | None:
@@ -190,6 +194,27 @@ class Copied:
         for place, cell in self._holes:
             values[place] = cells[cell]
         return self._kind(*values)
+
+
+class CopiedStep(Copied):
+    """Copies of a step.
+
+    Args:
+        cells: Where values with sizes are made.
+        step: With sizes.
+
+    Attributes:
+        value: That one.
+    """
+
+    def __init__(self, cells: Cells, step: Step) -> None:
+        super().__init__(cells, step, _OF_STEP)
+        self.value = step
+        self._is_there = cells.of(step.is_there)
+
+    def is_there(self, cells: Sequence[Any]) -> bool:
+        """Whether a plan has the step, given what the cells hold."""
+        return self._is_there is None or bool(cells[self._is_there])
 
 
 def _names_of(value: Any) -> tuple[str, ...]:

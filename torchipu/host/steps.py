@@ -68,6 +68,7 @@ class Step:
             Nothing where that is not known, or where the step may refuse a value.
         samples: How its items share out samples, each of which is computed by itself; None where that is not known.
         rounds: In how many equal parts the items are made, one after another: later ones read what earlier ones made.
+        is_there: Whether a plan has the step: until its sizes are known a number computed of these, 0 where not.
     """
 
     op: Op | None
@@ -96,6 +97,7 @@ class Step:
     samples: Samples | None = None
     overwrites: tuple[frozenset[int], ...] = ()
     rounds: int = 1
+    is_there: Any = True
 
     def become(self, other: Step) -> None:
         """Call what another step calls, in the place and for the op of this one."""

@@ -7,14 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchipu.ir.formulas import function_of
 from torchipu.ir.size import Size
 
 Numbers = Sequence[Any]
 """What each number of a `Sizes` is, in the order in which they were noted."""
 COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "<": operator.lt, "<=": operator.le}
-LOOKS_BEFORE_COMPILED = 16
-"""How often guards are gone through one by one before they are compiled."""
 
 
 @dataclass(slots=True)
@@ -26,28 +23,32 @@ class Guards:
     """
 
     found: dict[str, bool] = field(default_factory=dict)
-    _asked: list[tuple[Callable[[Any, Any], bool], Any, Any, bool]] = field(default_factory=list)
-    _looked: int = 0
-    _compiled: tuple[int, Callable[[Numbers], bool]] | None = None
+    # By comparison and how it went: hundreds that are gone through for each set of sizes, most beside plain numbers.
+    _plain: dict[tuple[str, bool], list[tuple[int, Any]]] = field(default_factory=dict)
+    _both: dict[tuple[str, bool], list[tuple[Any, Any]]] = field(default_factory=dict)
 
     def note(self, text: str, comparison: str, left: Any, right: Any, outcome: bool) -> None:
         """Take note of a decision."""
-        if text not in self.found:
-            self.found[text] = outcome
-            self._asked.append((COMPARED[comparison], left, right, outcome))
+        if text in self.found:
+            return
+        self.found[text] = outcome
+        if type(left) is Size and type(right) is not Size:
+            self._plain.setdefault((comparison, outcome), []).append((left.place, right))
+        else:
+            self._both.setdefault((comparison, outcome), []).append((left, right))
 
     def hold(self, numbers: Numbers) -> bool:
         """Whether all of them would go the same way with other numbers."""
-        # Python takes as long to compile them as it takes to go through them dozens of times.
-        self._looked += 1
-        if self._looked <= LOOKS_BEFORE_COMPILED:
-            return all(
-                compared(
-                    numbers[left.place] if type(left) is Size else left,
-                    numbers[right.place] if type(right) is Size else right,
-                ) == outcome for compared, left, right, outcome in self._asked
-            )
-        if self._compiled is None or self._compiled[0] != len(self.found):
-            terms = [text if outcome else f"not {text}" for text, outcome in self.found.items()]
-            self._compiled = len(terms), function_of(f"return {' and '.join(terms) or 'True'}")
-        return self._compiled[1](numbers)
+        for (comparison, outcome), asked in self._plain.items():
+            compared = COMPARED[comparison]
+            for place, number in asked:
+                if compared(numbers[place], number) is not outcome:
+                    return False
+        return all(
+            COMPARED[comparison](_at(left, numbers), _at(right, numbers)) is outcome
+            for (comparison, outcome), asked in self._both.items() for left, right in asked
+        )
+
+
+def _at(value: Any, numbers: Numbers) -> Any:
+    return numbers[value.place] if type(value) is Size else value

@@ -27,6 +27,9 @@ class Origin(Protocol):
     def elsewhere(self) -> tuple[list[Any], ...]:
         """Return what all numbers are for other sizes."""
 
+    def nearby(self) -> tuple[list[Any], ...]:
+        """Return what all numbers are for sizes somewhat less and larger."""
+
     def text(self, size: Size) -> str:
         """Return how a number is computed."""
 

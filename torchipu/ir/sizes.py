@@ -21,8 +21,11 @@ from torchipu.ir.size import Size
 
 _ELSEWHERE = (113, 100_003)
 """Sizes that no program has, from which to tell numbers that are the same from those that happen to be equal."""
+_NEARBY = tuple(2 ** (half / 2) for half in range(-4, 9) if half)
+"""By which sizes of a call are taken smaller and larger, to see whether what they decide may become another."""
 _APART = "stride"
 _CALLED = "called"
+_PLAIN = frozenset({int, float, bool, str, type(None)})
 _MEMBER = "member"
 
 
@@ -59,6 +62,7 @@ class Sizes:
         self._num_compiled = 0
         self._apart: list[Size] = []
         self._elsewhere: tuple[list[Any], ...] | None = None
+        self._nearby: tuple[list[Any], ...] | None = None
         self.lock = forks.reentrant_lock()
         self.given = [Size(self, place) for place in range(len(self.names))]
 
@@ -194,14 +198,35 @@ class Sizes:
 
     def elsewhere(self) -> tuple[list[Any], ...]:
         """Return what all numbers are for other sizes than those of a call, few and many, each a number of its own."""
-        if self._elsewhere is None or len(self._elsewhere[0]) < len(self.now):
-            self._elsewhere = tuple(
-                self.numbers(
-                    [first + 2 * place for place in range(len(self.names))],
-                    [first - 2 * place for place in range(1, len(self._apart) + 1)],
-                ) for first in _ELSEWHERE
-            )
+        if self._elsewhere is None:
+            self._elsewhere = tuple([first + 2 * place for place in range(len(self.names))] for first in _ELSEWHERE)
+        for first, numbers in zip(_ELSEWHERE, self._elsewhere, strict=True):
+            self._add_found(numbers, [first - 2 * place for place in range(1, len(self._apart) + 1)])
         return self._elsewhere
+
+    def nearby(self) -> tuple[list[Any], ...]:
+        """Return what all numbers are for sizes less and larger than those of the first call, all by one factor."""
+        if self._nearby is None:
+            given = self.now[: len(self.names)]
+            self._nearby = tuple([max(2, round(size * factor)) for size in given] for factor in _NEARBY)
+        for numbers in self._nearby:
+            self._add_found(numbers, [one.now for one in self._apart])
+        return self._nearby
+
+    def _add_found(self, numbers: list[Any], apart: Sequence[Any]) -> None:
+        """Add what numbers are that have been noted since."""
+        # Asked time and again while numbers are noted, a few at a time: compiling these would take longer.
+        for operation, left, right in self._steps[len(numbers) - len(self.names):]:
+            if operation == _APART:
+                found = apart[left]
+            elif operation == _CALLED:
+                found = self._called[left](*(_at(one, numbers) for one in right))
+            elif operation == _MEMBER:
+                found = _at(left, numbers)[right]
+            else:
+                a, b = _at(left, numbers), _at(right, numbers)
+                found = 0 if operation in DIVISIONS and not b else OPERATIONS[operation](a, b)
+            numbers.append(found)
 
     def _forget_outcomes(self) -> None:
         self._outcomes.clear()
@@ -253,6 +278,17 @@ def may_be_same(left: Any, right: Any) -> bool:
             for one, other in zip(left, right, strict=True)
         ) for numbers in sizes.elsewhere()
     )
+
+
+def flag_of(value: Any) -> Any:
+    """Return a flag as a number that is computed of sizes where it may be another for sizes nearby, else a bool.
+
+    Whoever is given a number does both, and lets it choose; of a bool it is decided that it is this one.
+    """
+    if type(value) is not Size:
+        return bool(value)
+    now = value.now
+    return value if any(numbers[value.place] != now for numbers in value.sizes.nearby()) else bool(value)
 
 
 def _is_one(value: Any) -> bool:
@@ -330,8 +366,12 @@ def _of_both(operation: str, first: Any, second: Any) -> Any:
 
 def settled(value: Any, numbers: Numbers) -> Any:
     """Return a value with plain numbers in place of sizes, in lists and tuples too; the same object if it has none."""
-    if isinstance(value, Size):
+    # Asked of all shapes and strides of a graph at each set of sizes.
+    kind = type(value)
+    if kind is Size:
         return numbers[value.place]
-    if type(value) in (list, tuple) and any(isinstance(member, (Size, list, tuple)) for member in value):
-        return type(value)([settled(member, numbers) for member in value])
+    if (kind is tuple or kind is list) and not _PLAIN.issuperset(map(type, value)):
+        return kind([
+            numbers[member.place] if type(member) is Size else settled(member, numbers) for member in value
+        ])
     return value

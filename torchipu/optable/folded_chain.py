@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from torchipu._kernels.table.elementwise import CHAIN_FOLD, ChainFoldInts, ChainFoldScalars, SlotKind
 from torchipu._kernels.table.reduce import REDUCE_FEW, Folding
 from torchipu.ir.sizes import of_numbers
+from torchipu.optable.alternatives import EitherTensor, chosen
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import Value
 from torchipu.optable.emission import SHARE_NS, Emission, Stored, turns_of
@@ -86,7 +87,7 @@ class FoldedEmission(Emission):
         if any(self.slots[slot].kind in (SlotKind.CONSTANT, SlotKind.UNIFORM) for slot in slots):
             raise ValueError("a chain reduces one number for all elements")
         block, scratch, program = self._laid_out()
-        together = 0 if fold.columns or fold.chunks > 1 else block // fold.length
+        together = 0 if fold.columns or fold.is_cut else block // fold.length
         if fold.columns:
             items = fold.results * -(-fold.columns // block) * fold.chunks
             elements = fold.chunk * _least(fold.columns, block)
@@ -110,7 +111,7 @@ class FoldedEmission(Emission):
     def _written(self, block: int, together: int) -> Blocks | None:
         """Return which results an item writes."""
         fold = self.fold
-        if fold.chunks > 1:
+        if fold.is_cut is not False:
             return None
         if fold.columns:
             return Blocks.of((fold.results, fold.columns), (1, block))
@@ -119,10 +120,11 @@ class FoldedEmission(Emission):
     def _samples(self, block: int, together: int) -> Samples | None:
         """Return the samples: rows, or stacks of columns, where an item has all of them."""
         fold = self.fold
-        if fold.chunks > 1 or fold.columns > block:
+        if fold.is_cut is True or fold.columns > block:
             return None
-        held = [*(held for _, held in self.results), fold.out, *self.inputs]
-        return Samples.of(fold.results, *held, each=together or 1)
+        out = fold.out.itself if isinstance(fold.out, EitherTensor) else fold.out
+        held = [*(held for _, held in self.results), out, *self.inputs]
+        return chosen(fold.is_cut, None, Samples.of(fold.results, *held, each=together or 1))
 
 
 @of_numbers

@@ -70,6 +70,7 @@ class ChainFold:
         chunks: Into which they are cut.
         scale: Multiplies the results.
         root: Whether the square root of that is taken.
+        is_cut: Whether there are several chunks; a number, where sizes decide.
     """
 
     out: HostTensor
@@ -81,6 +82,7 @@ class ChainFold:
     chunks: int
     scale: float = 1.0
     root: bool = False
+    is_cut: Any = False
 
 
 class HostPlanner(Protocol):
@@ -196,6 +198,18 @@ class HostPlanner(Protocol):
 
     def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
         """Return row-major storage that lives while the op's steps run (or longer, if its writer is hoisted)."""
+        ...
+
+    def stays_floats(self, held: HostTensor) -> bool:
+        """Whether what an op computes there is no result that becomes halves as it is stored."""
+        ...
+
+    def only_where(self, flag: Any) -> AbstractContextManager[None]:
+        """Let a plan have the steps that are emitted meanwhile only where a flag is not 0.
+
+        Args:
+            flag: True, or a number that is computed of sizes.
+        """
         ...
 
     def constant(self, values: Sequence[int] | Sequence[float], dtype: DType) -> HostTensor:

@@ -30,8 +30,6 @@ EQUAL: dict[str, str] = {
         "A piece has as many elements as the place where it goes.",
     "host/groups.py: `passed: int = 0`: 0 -> 1":
         "A chain is made for an op that joins it at once, which sets it.",
-    "ir/guards.py: `if self._compiled is None or self._compiled[0] != len(self.found):`: 0 -> 1":
-        "The function is compiled at each call then, and gives the same.",
     "ir/formulas.py: `return 0`: 0 -> 1":
         "It stands for what no number is; whoever reads it has set other sizes before.",
     "ir/sizes.py: `values = [*given, *[0] * len(self._steps)]`: 0 -> 1":

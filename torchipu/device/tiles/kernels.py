@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
@@ -236,6 +236,15 @@ class _VertexPlanner:
         if held.num_elements:
             emit_cast(self, fresh, held)
         return fresh
+
+    def stays_floats(self, held: HostTensor) -> bool:
+        """Return whether a field of halves is not computed there."""
+        return all(computed is not held for _, computed in self._due)
+
+    def only_where(self, flag: Any) -> AbstractContextManager[None]:
+        """Emit what is emitted meanwhile: sizes are known on a tile."""
+        assert flag is True
+        return nullcontext()
 
     def foldable(self, tensor: Tensor) -> HostTensor | None:
         """Return None: ops come one by one."""

@@ -48,7 +48,7 @@ class Blocking(NamedTuple):
         joins: Whether several runs may make one call.
         joins_summands: Whether these follow one another as summands.
         packs_in_items: Whether items pack the panels of the right operand.
-        has_panels: Whether that pays to be packed, where they do not.
+        has_panels: Whether a step of its own packs these.
         row_block: Rows of an item.
         column_block: Columns of an item.
         scratch_bytes: What items pack at a time.
@@ -114,7 +114,7 @@ def blocking_of(
     )
     return Blocking(
         packing, packing is Packing.AHEAD, joins, joins_summands, packs_in_items,
-        pays_for_panels(right, rows, columns, inner), row_block, column_block,
+        not packs_in_items and pays_for_panels(right, rows, columns, inner), row_block, column_block,
         PACKED_BYTES if packs_in_items or packing is Packing.IN_ITEM else 0,
     )
 

@@ -7,11 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchipu._kernels.table.reduce import REDUCE_PANEL, Folding
-from torchipu.host.emit.reduce import JOINING, LEAST_TALL, MIN_COLUMNS, chunks_of, emit_reduction
+from torchipu.host.emit.reduce import (
+    JOINING,
+    LEAST_TALL,
+    MIN_COLUMNS,
+    cutting_of,
+    emit_reduction,
+    partials_of,
+)
 from torchipu.ir.graph import Tensor
 from torchipu.ir.sizes import of_numbers
-from torchipu.ir.types import DType
-from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.alternatives import number_of
+from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import ChainFold, HostPlanner
 
 LEAST_FOLDED = 1 << 9
@@ -80,20 +87,24 @@ def emit_by_chain(
         return False
     out = output()
     length, width = (length // together, columns * together) if columns else (length, 0)
-    chunk, chunks = chunks_of(length, results * (width or 1), results * (-(-width // REDUCE_PANEL) if width else 1))
-    is_last = chunks == 1 and together == 1
-    target = out if is_last else plan.scratch((chunks * results * (width or 1),), DType.FLOAT)
+    each = results * (width or 1)
+    cutting = cutting_of(plan, out, length, each, results * (-(-width // REDUCE_PANEL) if width else 1))
+    if not width or together > 1:  # other steps altogether
+        cutting = cutting.decided()
+    is_joined = together > 1 or cutting.is_cut
+    target = plan.scratch((cutting.chunks * each,)) if together > 1 else cutting.target(plan, out, each)
     fold = ChainFold(
-        target, folding, results, length, width, chunk, chunks, scale if is_last else 1.0, root and is_last,
+        target, folding, results, length, width, cutting.chunk, cutting.chunks, number_of(is_joined, 1.0, scale),
+        number_of(is_joined, False, root), cutting.is_cut,
     )
     plan.fold_chain(source, fold)
-    if is_last:
+    if is_joined is False:
         return True
     # Rows leave their partials beside each other, columns one block of results after another.
-    shape = (chunks, results, together, columns) if width else (results, chunks)
-    partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
+    shape = (cutting.partials, results, together, columns) if width else (results, cutting.partials)
     dims, joining = (0, 2) if width else (1,), JOINING.get(folding, folding)
-    emit_reduction(plan, out, partials, dims, joining, scale=scale, root=root)
+    with plan.only_where(is_joined):
+        emit_reduction(plan, out, partials_of(target, shape), dims, joining, scale=scale, root=root)
     return True
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from torchipu._kernels.table.conv_blocked import Activation
 from torchipu._kernels.table.gemm import PANEL, SUM_BLOCK
@@ -23,7 +25,6 @@ from torchipu.host.emit.items import LEAST_CHUNK_MACS, grain_for
 from torchipu.host.emit.packing import (
     FEW_ROWS,
     LEAST_PACKED_COLUMNS,
-    as_it_lies,
     packed_rows,
     right_operand,
     right_panels,
@@ -31,11 +32,13 @@ from torchipu.host.emit.packing import (
 )
 from torchipu.host.emit.products import broadcast_strides, cut, samples_of, transposed
 from torchipu.ir.graph import Tensor
-from torchipu.ir.sizes import of_numbers
+from torchipu.ir.sizes import flag_of, largest, of_numbers
 from torchipu.ir.types import DType
+from torchipu.optable.alternatives import EitherTensor, chosen, number_of, numbers_of, other_or
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner, Joined, Joining
+from torchipu.optable.samples import Samples
 
 LEAST_SUMMANDS_FROM_ZERO = 32
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
@@ -65,7 +68,7 @@ def right_matrix(plan: HostPlanner, left: HostTensor, tensor: Tensor) -> HostTen
     if tensor.dtype is DType.HALF and not plan.is_hoisting and not plan.may_have_floats(tensor):
         held = plan.value(tensor, contiguous=False)
         is_read_once = left.shape[-2] <= MOST_HALF_ROWS and left.shape[-1] > 0
-        if is_read_once and held.dtype is DType.HALF and rows_apart(held) and _is_few_dots(left, held):
+        if is_read_once and held.dtype is DType.HALF and rows_apart(held) and bool(_is_few_dots(left, held)):
             return held
     return matrix(plan, tensor)
 
@@ -110,11 +113,26 @@ def emit_product(
     if is_plain and is_small(batch, rows, columns, inner) and right.dtype is DType.FLOAT:
         _emit_small(plan, out, left, right)
         return
-    if _is_few_dots(left, right):
-        _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
-        return
+    is_few = _is_few_dots(left, right)
+    if right.dtype is DType.HALF or not plan.stays_floats(out):
+        is_few = bool(is_few)
+    if is_few is not False:
+        with plan.only_where(is_few):
+            _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
+    if is_few is not True:
+        with plan.only_where(number_of(is_few, False, True)):
+            _emit_large(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
+
+
+def _emit_large(
+    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha: float,
+    beta: float, *, adds: bool, activation: Activation,
+) -> None:
+    """Emit a product as one of tiles, or of a column."""
+    batch = out.shape[0] if len(out.shape) == 3 else 1
+    rows, columns, inner = out.shape[-2], out.shape[-1], left.shape[-1]
     is_column = columns == 1 and left.dtype is DType.FLOAT and inner <= MOST_COLUMN_SUMMANDS
-    if is_column and _is_few_dots(transposed(right), transposed(left)):
+    if is_column and bool(_is_few_dots(transposed(right), transposed(left))):
         # A column, as of a layer with one feature. Where activated its addend is one value, for a row as for a column.
         turned = None if addend is None else transposed(broadcast(addend, out.shape))
         _emit_dots(plan, transposed(out), transposed(right), transposed(left), turned, alpha, beta, adds=adds,
@@ -133,31 +151,24 @@ def emit_product(
     row_block, column_block = blocking.row_block, blocking.column_block
     if blocking.joins_summands and inner == 1:
         left_strides = 1, rows  # where the column of the next run would lie
-    if blocking.packs_in_items:
-        right_batch = right.strides[0] if len(right.shape) == 3 else 0
-        layout = (right_batch, PANEL * right_strides[1], right_strides[0])
-    else:
-        right, layout = right_panels(plan, right) if blocking.has_panels else as_it_lies(right)
     items = batch * -(-rows // row_block) * -(-columns // column_block)
-    left_batch = left.strides[0] if len(left.shape) == 3 else 0
-    if blocking.packs_ahead:
-        left = packed_rows(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
-        left_batch, left_strides = rows * inner, (inner, 1)
+    right, layout = _laid_right(plan, right, flag_of(blocking.has_panels))
+    left, left_layout = _laid_left(plan, left, left_strides, flag_of(blocking.packs_ahead), row_block)
     addend_strides = broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
     joining: Joining | None = None
     ints = MatmulInts(
-        rows=rows, columns=columns, inner=inner, left_batch=left_batch, left_row=left_strides[0],
-        left_column=left_strides[1], right_batch=layout[0], right_panel=layout[1], right_row=layout[2],
+        rows=rows, columns=columns, inner=inner, left_batch=left_layout[0], left_row=left_layout[1],
+        left_column=left_layout[2], right_batch=layout[0], right_panel=layout[1], right_row=layout[2],
         row_block=row_block, column_block=column_block, sum_block=_sum_block(inner),
         packing=blocking.packing, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
         storing=_storing(inner) if adds else Storing.OVER,
-        right_column=right_strides[1] if blocking.packs_in_items else 0, run=inner, activation=activation,
+        right_column=right_strides[1] * blocking.packs_in_items, run=inner, activation=activation,
     )
     if blocking.joins_summands:
         joining = partial(_join_summands, ints)
     # Nothing but micro-batches is joined: a plan of one run is the same on both sides of where that would pay.
-    elif plan.is_hoisting and not adds and blocking.joins and left_strides[1] == 1:
+    elif plan.is_hoisting and not adds and blocking.joins and left_layout[2] == 1:
         joining = partial(_join_rows, ints, 0 if blocking.has_panels else right_strides[1])
     plan.step(
         MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
@@ -166,8 +177,44 @@ def emit_product(
         scratch_bytes=blocking.scratch_bytes if joining is None else PACKED_BYTES,
         reads_outputs=adds, adds_up=adds, joining=joining,
         writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
-        samples=samples_of(out, left, right, addend, row_block),
+        samples=_samples(out, left, right, addend, row_block),
     )
+
+
+def _laid_right(plan: HostPlanner, right: HostTensor, has_panels: Any) -> tuple[HostTensor, tuple[int, int, int]]:
+    """Return a right operand, packed where a flag says so, with its strides (batch, panel, row)."""
+    row, column = rows_apart(right) or (1, 1)
+    # Where no item packs its columns, these lie beside each other.
+    lying = (right.strides[0] if len(right.shape) == 3 else 0, PANEL * column, row)
+    if has_panels is False:
+        return right, lying
+    with plan.only_where(has_panels):
+        panels, layout = right_panels(plan, right)
+    return other_or(has_panels, panels, right), numbers_of(has_panels, layout, lying)
+
+
+def _laid_left(
+    plan: HostPlanner, left: HostTensor, strides: Sequence[int], packs_ahead: Any, row_block: int,
+) -> tuple[HostTensor, tuple[int, int, int]]:
+    """Return a left operand, packed where a flag says so, with its strides (batch, row, column)."""
+    rows, inner = left.shape[-2:]
+    lying = (left.strides[0] if len(left.shape) == 3 else 0, strides[0], strides[1])
+    if packs_ahead is False:
+        return left, lying
+    with plan.only_where(packs_ahead):
+        packed = packed_rows(plan, left, lying, left.shape[0] if len(left.shape) == 3 else 1, rows, inner, row_block)
+    return other_or(packs_ahead, packed, left), numbers_of(packs_ahead, (rows * inner, inner, 1), lying)
+
+
+def _samples(
+    out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None, row_block: int,
+) -> Samples:
+    """Return what goes through a product by itself, for each of the places where an operand may lie."""
+    if isinstance(left, EitherTensor):
+        return chosen(left.flag, *(_samples(out, one, right, addend, row_block) for one in (left.other, left.itself)))
+    if isinstance(right, EitherTensor):
+        return chosen(right.flag, *(_samples(out, left, one, addend, row_block) for one in (right.other, right.itself)))
+    return samples_of(out, left, right, addend, row_block)
 
 
 def _join_rows(ints: MatmulInts, right_column: int, runs: int) -> Joined:
@@ -221,14 +268,25 @@ def _zeros(plan: HostPlanner, shape: tuple[int, ...]) -> HostTensor:
     return HostTensor(row.buffer, 0, shape, (0,) * (len(shape) - 1) + (1,), DType.FLOAT)
 
 
-def _is_few_dots(left: HostTensor, right: HostTensor) -> bool:
-    """Whether the right operand's columns lie dense and meet so few rows that packing them costs more than it saves."""
-    if left.shape[-2] > MOST_DOT_ROWS or right.shape[-1] < LEAST_DOT_COLUMNS:
+@of_numbers
+def _are_few(rows: int) -> bool:
+    return rows <= MOST_DOT_ROWS
+
+
+def _is_few_dots(left: HostTensor, right: HostTensor) -> Any:
+    """Whether the right operand's columns lie dense and meet so few rows that packing them costs more than it saves.
+
+    Returns:
+        A bool; a number where sizes decide the rows.
+    """
+    are_few = flag_of(_are_few(left.shape[-2]))
+    if are_few is False or right.shape[-1] < LEAST_DOT_COLUMNS:
         return False
     left_strides, right_strides = rows_apart(left), rows_apart(right)
     assert left_strides is not None
     assert right_strides is not None
-    return left_strides[1] == 1 and right_strides[0] == 1 and right_strides[1] > 1
+    lie_dense = left_strides[1] == 1 and right_strides[0] == 1 and right_strides[1] > 1
+    return are_few if lie_dense else False
 
 
 def _emit_dots(
@@ -256,7 +314,7 @@ def _emit_dots(
     plan.step(
         MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
         scalars=MatmulScalars(alpha, beta), items=items,
-        grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
+        grain=grain_for(items, batch * columns * inner * largest(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
         adds_up=adds, joining=partial(_join_dots, ints) if has_weights_right and batch == 1 and not adds else None,
         writes=[Blocks.of((batch, rows, columns), (1, rows, DOT_BLOCK))],
     )

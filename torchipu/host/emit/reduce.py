@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu._kernels.table.reduce import (
@@ -26,8 +28,9 @@ from torchipu._kernels.table.reduce import (
 )
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.stored import STORED
-from torchipu.ir.sizes import largest, of_numbers
+from torchipu.ir.sizes import flag_of, largest, of_numbers
 from torchipu.ir.types import DType
+from torchipu.optable.alternatives import EitherTensor, chosen, number_of, other_or
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor, collapse, contiguous_strides
 from torchipu.optable.planner import HostPlanner
@@ -62,8 +65,8 @@ def _split(held: HostTensor, dims: Sequence[int]) -> tuple[_Walk, _Walk]:
     """
     halves = []
     kept = [d for d in range(len(held.shape)) if d not in dims]
-    for chosen in (kept, sorted(dims, key=lambda d: -abs(held.strides[d]))):
-        shape, (strides,) = collapse([held.shape[d] for d in chosen], [held.strides[d] for d in chosen])
+    for half in (kept, sorted(dims, key=lambda d: -abs(held.strides[d]))):
+        shape, (strides,) = collapse([held.shape[d] for d in half], [held.strides[d] for d in half])
         if 0 in shape:  # nothing to reduce: the kernels still divide by sizes
             shape, strides = (1,), (0,)
         halves.append((shape, strides))
@@ -121,29 +124,30 @@ def emit_reduction(
     if _are_few(columns, reduced, held) and columns < results:
         columns = 0
     items = results if not columns else results // columns * -(-columns // REDUCE_PANEL)
-    chunk, chunks = chunks_of(total, results, items)
-    target = out if chunks == 1 else plan.scratch((chunks * results,))
+    cutting = cutting_of(plan, out, total, results, items)
+    target = cutting.target(plan, out, results)
     if columns:
         kept, kept_strides = (kept[:-1], kept_strides[:-1]) if len(kept) > 1 else ((1,), (0,))
-    last = chunks == 1
+    is_cut, last = cutting.is_cut, cutting.is_cut is False
     plan.step(
         REDUCE_COLUMNS if columns else REDUCE_ROWS, [target], [held],
         ints=ReduceInts(
-            folding, _space(kept, kept_strides), _space(reduced, reduced_strides), total, chunk, chunks, root and last,
-            columns, STORED[held.dtype],
+            folding, _space(kept, kept_strides), _space(reduced, reduced_strides), total, cutting.chunk,
+            cutting.chunks, number_of(is_cut, False, root), columns, STORED[held.dtype],
         ),
-        scalars=ReduceScalars(scale if last else 1.0), items=items * chunks,
-        grain=largest(1, SHARE // largest(1, chunk * (min(columns, REDUCE_PANEL) if columns else 1))),
+        scalars=ReduceScalars(number_of(is_cut, 1.0, scale)), items=items * cutting.chunks,
+        grain=largest(1, SHARE // largest(1, cutting.chunk * (min(columns, REDUCE_PANEL) if columns else 1))),
         writes=[Blocks.of((results // columns, columns), (1, REDUCE_PANEL)) if columns else Blocks.of((results,), (1,))]
         if last else [],
-        samples=_samples(results, target, held, dims) if last and not columns else None,
+        samples=None if columns else chosen(is_cut, None, _samples(results, out, held, dims)),
     )
     if last:
         return
     # rows leave their partials beside each other, columns one block of results after another
-    shape, dim = ((chunks, results), 0) if columns else ((results, chunks), 1)
-    partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
-    emit_reduction(plan, out, partials, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
+    shape, dim = ((cutting.partials, results), 0) if columns else ((results, cutting.partials), 1)
+    with plan.only_where(is_cut):
+        joining = JOINING.get(folding, folding)
+        emit_reduction(plan, out, partials_of(target, shape), (dim,), joining, scale=scale, root=root)
 
 
 def _samples(results: int, out: HostTensor, held: HostTensor, dims: Sequence[int]) -> Samples:
@@ -206,13 +210,65 @@ def _are_few(columns: int, reduced: Sequence[int], held: HostTensor) -> bool:
     return columns < MIN_COLUMNS and len(reduced) == 1 and reduced[0] <= REDUCE_SHORT and held.dtype is DType.FLOAT
 
 
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How what is reduced is cut into chunks, whose partial results another step joins.
+
+    Attributes:
+        chunk: Elements of a chunk.
+        chunks: How many.
+        is_cut: Whether there are several; a number, where sizes decide.
+        partials: As many, and several in any case: for steps of which a plan has none for a single one.
+    """
+
+    chunk: int
+    chunks: int
+    is_cut: Any
+    partials: int
+
+    def target(self, plan: HostPlanner, out: HostTensor, results: int) -> HostTensor:
+        """Return where so many results of each chunk go: beside each other, or where those of a single one are due."""
+        if self.is_cut is False:
+            return out
+        return other_or(self.is_cut, plan.scratch((self.partials * results,), DType.FLOAT), out)
+
+    def decided(self) -> Cutting:
+        """Return the same where steps differ by whether it is cut."""
+        return replace(self, is_cut=bool(self.is_cut), partials=self.chunks)
+
+
+def cutting_of(plan: HostPlanner, out: HostTensor, total: int, results: int, items: int) -> Cutting:
+    """Return how a reduction is cut.
+
+    Args:
+        plan: The planner.
+        out: Where results are due: where these become halves, it is decided what step makes them.
+        total: Elements that are reduced to a result.
+        results: How many.
+        items: Of a reduction that is not cut.
+    """
+    chunk, chunks, is_several = chunks_of(total, results, items)
+    is_cut = flag_of(is_several) if plan.stays_floats(out) else bool(is_several)
+    return Cutting(chunk, chunks, is_cut, chunks if isinstance(is_cut, bool) else largest(2, chunks))
+
+
+def partials_of(target: HostTensor, shape: tuple[int, ...]) -> HostTensor:
+    """Return the results of chunks, which lie where they went to."""
+    held = target.other if isinstance(target, EitherTensor) else target
+    return HostTensor(held.buffer, held.offset, shape, contiguous_strides(shape), DType.FLOAT)
+
+
 @of_numbers
-def chunks_of(total: int, results: int, items: int) -> tuple[int, int]:
-    """Return the length and the number of chunks of the reduced space; several only when few items share much work."""
+def chunks_of(total: int, results: int, items: int) -> tuple[int, int, bool]:
+    """Return the length and the number of chunks of the reduced space, and whether these are several.
+
+    They are several only when few items share much work.
+    """
     work = total * results
     chunks = max(1, min(MAX_CHUNKS, work // MIN_CHUNK, total // 32, -(-MAX_CHUNKS // items)))
     chunk = -(-total // chunks) if total else 1
-    return chunk, max(1, -(-total // chunk))
+    chunks = max(1, -(-total // chunk))
+    return chunk, chunks, chunks > 1
 
 
 def _space(shape: Sequence[int], strides: Sequence[int]) -> ReduceSpace:
