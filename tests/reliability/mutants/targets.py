@@ -50,12 +50,16 @@ NEAREST: dict[str, tuple[str, ...]] = {
         "kernels/test_conv_blocked.py", "kernels/test_depthwise_gradients.py",
         "host/test_what_follows_convolutions.py",
     ),
-    "ops/blocked/convolution.py": ("host/test_what_follows_convolutions.py", "host/test_blocked_halves.py"),
+    "ops/blocked/convolution.py": (
+        "host/test_what_follows_convolutions.py", "host/test_blocked_halves.py", "host/test_layouts_of_inference.py",
+    ),
     "ops/fusions/distances.py": ("numerics/test_distances.py",),
     "poptorch/tracing/windows.py": ("poptorch/test_windows.py",),
     "popdist/__init__.py": ("poptorch/test_popdist.py",),
     "pva/execution.py": ("report/test_pva.py",),
-    "step/edge.py": ("test_edge_of_calls.py", "test_executor_tiles.py", "parts/test_cut_and_order.py"),
+    "step/edge.py": (
+        "test_edge_of_calls.py", "test_step.py", "test_executor_tiles.py", "parts/test_cut_and_order.py",
+    ),
     "backend/any_size.py": ("test_any_size.py",),
     "backend/left_frames.py": ("test_left_frames.py",),
     "backend/symbolic.py": ("test_any_size.py",),
