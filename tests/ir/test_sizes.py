@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
+from torchipu.ir.formulas import OPERATIONS
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.guards import LOOKS_BEFORE_COMPILED
 from torchipu.ir.settling import Settling
@@ -216,6 +217,34 @@ def test_divmod_and_the_absolute_value_of_sizes():
     assert guards.hold(numbers)
     assert settled([whole, rest, far], numbers) == [2, 1, 6]
     assert not guards.hold(sizes.numbers([2]))  # 3 - 2 is not below 0
+
+
+def test_a_distance_of_sizes_that_are_the_same_is_that_of_any_others():
+    sizes = Sizes(["a", "b"], [4, 3])
+    a, b = sizes.given
+    with sizes.watched() as guards:
+        far = abs(a - b)
+    for x, y, holds in ((9, 2, True), (5, 5, True), (2, 9, False)):
+        numbers = sizes.numbers([x, y])
+        assert guards.hold(numbers) is holds
+        assert settled(far, numbers) == abs(x - y) or not holds
+
+
+@pytest.mark.parametrize("operation", ["+", "-", "*", "//", "%", "max", "min", "/"])
+@pytest.mark.parametrize("number", [-1, 0, 1, 2, 5])
+def test_operations_with_a_number_on_either_side_are_those_of_ints(operation, number):
+    """As a graph names them: nobody has asked the number itself for the operation before."""
+    sizes = Sizes(["a"], [3])
+    (a,) = sizes.given
+    for turned in (False, True):
+        if operation in ("//", "%", "/") and number == 0 and not turned:
+            continue
+        with sizes.watched() as guards:
+            made = sizes.computed(operation, *((number, a) if turned else (a, number)))
+        for x in (3, 1, 2, 7):
+            numbers = sizes.numbers([x])
+            assert guards.hold(numbers)
+            assert settled(made, numbers) == OPERATIONS[operation](*((number, x) if turned else (x, number)))
 
 
 def test_a_list_is_repeated_by_a_size_that_is_then_this_one():
