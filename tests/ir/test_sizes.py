@@ -230,6 +230,7 @@ def test_a_distance_of_sizes_that_are_the_same_is_that_of_any_others():
         assert settled(far, numbers) == abs(x - y) or not holds
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("operation", ["+", "-", "*", "//", "%", "max", "min", "/"])
 @pytest.mark.parametrize("number", [-1, 0, 1, 2, 5])
 def test_operations_with_a_number_on_either_side_are_those_of_ints(operation, number):
