@@ -60,7 +60,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "step/edge.py": (
         "test_edge_of_calls.py", "test_step.py", "test_executor_tiles.py", "parts/test_cut_and_order.py",
     ),
-    "backend/any_size.py": ("test_any_size.py",),
+    "backend/any_size.py": ("test_any_size.py", "test_bound_of_plans.py"),
     "backend/left_frames.py": ("test_left_frames.py",),
     "backend/symbolic.py": ("test_any_size.py",),
     "capture/left_code.py": ("test_left_frames.py",),
