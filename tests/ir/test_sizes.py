@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import pytest
 
-from torchipu.ir.formulas import OPERATIONS
+from torchipu.ir import guards as guards_module
+from torchipu.ir.formulas import OPERATIONS, function_of
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.guards import LOOKS_BEFORE_COMPILED
 from torchipu.ir.settling import Settling
@@ -167,6 +168,37 @@ def test_guards_hold_alike_before_and_after_they_are_compiled(looks):
         assert guards.hold(sizes.numbers([3, 7]))
         assert not guards.hold(sizes.numbers([3, 8]))
         assert not guards.hold(sizes.numbers([2, 8]))
+
+
+def test_guards_are_compiled_once_and_only_where_they_are_asked_often(monkeypatch):
+    """Compiling them takes as long as to go through them dozens of times."""
+    compiled = []
+    monkeypatch.setattr(guards_module, "function_of", lambda body: compiled.append(body) or function_of(body))
+    sizes = Sizes(["n"], [4])
+    with sizes.watched() as guards:
+        assert sizes.given[0] > 2
+    for _ in range(12):
+        assert guards.hold(sizes.numbers([5]))
+    assert not compiled
+    for _ in range(100):
+        assert guards.hold(sizes.numbers([5]))
+        assert not guards.hold(sizes.numbers([2]))
+    assert len(compiled) == 1
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("asked", [
+    lambda n: n + 3, lambda n: n - 3, lambda n: n * 3, lambda n: n // 3, lambda n: n == 3, lambda n: n != 3,
+    lambda n: n < 3, lambda n: n <= 3, lambda n: n > 3, lambda n: n >= 3,
+], ids=["+", "-", "*", "//", "==", "!=", "<", "<=", ">", ">="])
+def test_what_is_known_of_a_size_and_a_number_is_looked_up_at_once(asked, monkeypatch):
+    """It is asked thousands of times while a graph is planned."""
+    sizes, went = Sizes(["n"], [4]), []
+    first = asked(sizes.given[0])
+    for name in ("computed", "decided"):
+        monkeypatch.setattr(sizes, name, lambda *given: went.append(given), raising=True)
+    assert all(asked(sizes.given[0]) is first for _ in range(5))
+    assert went == []
 
 
 def test_numbers_can_be_set_anew():

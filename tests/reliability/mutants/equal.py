@@ -20,6 +20,8 @@ EQUAL: dict[str, str] = {
     "host/emit/batch_norm_blocked.py: `BATCH_STATISTICS, statistics, [*running, partials], ints=ints, scalars=scalars, "
     "items=channels, grain=64,`: 64 -> 65":
         "A constant of tuning: results are the same for any number.",
+    "backend/fitting.py: `for size, limit in zip(given, most, strict=True)`: True -> False":
+        "The same two are gone through a few lines above, which refuses them.",
     "host/groups.py: `MAX_OPS_PAST_OPEN_CHAIN = 4`: 4 -> 5":
         "A constant of tuning: results are the same for any number.",
     "host/concatenation.py: `if 2 * sum(pieces[number][0].num_elements for number in fitting) >= "
@@ -27,8 +29,10 @@ EQUAL: dict[str, str] = {
         "A piece has as many elements as the place where it goes.",
     "host/groups.py: `passed: int = 0`: 0 -> 1":
         "A chain is made for an op that joins it at once, which sets it.",
-    "ir/guards.py: `if self._compiled is None or self._compiled[0] != len(self.found):`: 0 -> 1":
-        "The function is compiled at each call then, and gives the same.",
+    "ir/formulas.py: `if isinstance(left, int) and operation == \"*\" and left == 0:`: 0 -> 1":
+        "A product of a number and a size is turned round, and is 0 then.",
+    "ir/guards.py: `LOOKS_BEFORE_COMPILED = 16`: 16 -> 17":
+        "A constant of tuning: results are the same for any number.",
     "ir/formulas.py: `return 0`: 0 -> 1":
         "It stands for what no number is; whoever reads it has set other sizes before.",
     "ir/sizes.py: `values = [*given, *[0] * len(self._steps)]`: 0 -> 1":
@@ -36,8 +40,6 @@ EQUAL: dict[str, str] = {
     "optable/pieces.py: `if not _are_known(size, *(number for number in given if number is not None)) or "
     "op.integer(\"step\", 1) != 1:`: 1 -> 2":
         "Captured ops name their step, and those of a pass that do not are looked at no more.",
-    "ops/fusions/distances.py: `PAIR_SHARE = 1 << 18  # elements of differences that make one thread's share`: 1 -> 2":
-        "A constant of tuning: results are the same for any number.",
     "ops/fusions/distances.py: `if first is None or second is None or len(shape) < 3 or difference.number(\"alpha\", 1)"
     " != 1:`: 1 -> 2":
         "Captured ops name their alpha; one without it would be stored, and give the same.",
