@@ -174,17 +174,6 @@ def test_a_program_serves_a_size_at_any_offset():
     assert COUNTS.programs == before
 
 
-def test_plans_beyond_the_bound_are_made_anew_with_one_warning():
-    run = compiled(lambda x: (x * x.shape[0]).sum(), dynamic=True, options={"plan_cache_bytes": 1})
-    evicted = COUNTS.evicted
-    sizes = (2, 3, 4, 5, 2)
-    with pytest.warns(UserWarning, match="plan_cache_bytes=1; .*cache_implementation=\"static\"") as caught:
-        sums = [run(torch.ones(size)).item() for size in sizes]
-    assert sums == [size * size for size in sizes]
-    assert COUNTS.evicted == evicted + 4
-    assert sum("plan_cache_bytes" in str(warning.message) for warning in caught) == 1
-
-
 class TwoBlocks(nn.Module):
     def __init__(self):
         super().__init__()

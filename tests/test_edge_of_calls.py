@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,3 +80,35 @@ def test_what_a_program_reads_lives_until_it_has_run(name: str, monkeypatch: pyt
     for addresses, kept in calls:
         assert len(addresses) == 2
         assert addresses == {tensor.data_ptr() for tensor in kept}
+
+
+class Squares(nn.Module):
+    """Sum of squares of activations of rows `[N, 5]`; its weight `[8, 5]` is rows as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(8, 5) / 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x @ self.weight.t()).tanh() ** 2).sum()
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(2, 6)], ids=["whole", "in the middle"])
+def test_an_argument_that_is_a_weight_is_read_as_it_was_before_the_call(part: slice) -> None:
+    """Its rows are those of several updates, each of which writes over the rows of the next ones."""
+    model = Squares()
+    step = torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), torchipu.Options(device_iterations=4, output_mode="all"),
+    )
+    for _ in range(2):
+        twin = copy.deepcopy(model).double()
+        optimizer, losses = torch.optim.SGD(twin.parameters(), lr=0.1), list[Tensor]()
+        for rows in twin.weight.detach()[part].clone().chunk(4):
+            optimizer.zero_grad()
+            losses.append(twin(rows))
+            losses[-1].backward()
+            optimizer.step()
+        found = step(model.weight.detach()[part])
+        torch.testing.assert_close(found.double(), torch.stack(losses).detach(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(model.weight.double(), twin.weight, rtol=1e-5, atol=1e-5)

@@ -77,6 +77,21 @@ def test_all_sizes_grow_to_a_tensor_sixteen_times_as_large_and_none_beyond_what_
     assert larger([64], [64], 16) == [64]
 
 
+def test_a_program_may_grow_unchecked_up_to_four_fifths_of_a_tile():
+    known = Checked([100, 0, 50], share=0.2, lasting=0.0)
+    assert known.covers([400, 0, 50])
+    assert known.covers([100, 8, 200])
+    assert not known.covers([402, 0, 50])
+    assert not known.covers([100, 50])
+    full = Checked([100], share=0.95, lasting=0.5)
+    assert full.covers([100])
+    assert full.covers([40])
+    assert not full.covers([101])
+    resting = Checked([100], share=0.5, lasting=0.25)  # half of it does not grow
+    assert resting.covers([200])
+    assert not resting.covers([240])
+
+
 def test_sizes_within_those_looked_at_ahead_are_not_compiled_for_the_device():
     model = Scores()
     run = torch.compile(model, backend=ipu_backend, dynamic=True)

@@ -71,6 +71,16 @@ def test_a_function_that_runs_in_eager_is_told_once_with_its_line_and_the_reason
     torch.testing.assert_close(run(X), model(X))
 
 
+def test_users_may_silence_what_is_told_by_our_name() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", module="torchipu")
+        torch.compile(Experts(), backend="ipu")(X)
+    assert [one for one in caught if "in eager" in str(one.message)] == []
+    torch._dynamo.reset()
+    assert len(told(lambda: torch.compile(Experts(), backend="ipu")(X))) == 1
+
+
 def test_under_strict_it_is_refused_at_every_call_whatever_ran_before() -> None:
     model = Experts()
     strict = torch.compile(model, backend="ipu", options={"strict": True})

@@ -24,9 +24,9 @@ def _settled(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-def _check(module: nn.Module, x: torch.Tensor) -> None:
+def _check(module: nn.Module, x: torch.Tensor, **options: object) -> None:
     with torch.no_grad():
-        found = torch.compile(module, backend="ipu", fullgraph=True)(x)
+        found = torch.compile(module, backend="ipu", fullgraph=True, options=options)(x)
         wanted = copy.deepcopy(module).double()(x.double())
     torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=2e-4)
 
@@ -48,6 +48,22 @@ def test_depthwise_convolutions_are_in_blocks(
     _check(_settled(nn.Sequential(convolution, nn.BatchNorm2d(channels), nn.ReLU6())), torch.randn(sizes))
     assert "depthwise_blocked" in names
     assert "depthwise" not in names
+
+
+def test_patches_of_images_are_in_blocks_though_channels_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain form reads windows that lie apart pixel by pixel; of windows beside each other it reads rows."""
+    names = _kernels(monkeypatch)
+    _check(_settled(nn.Conv2d(3, 16, 16, 16)), torch.randn(1, 3, 224, 224), frozen_weights=True)
+    assert "conv_blocked" in names
+    assert "conv_product" not in names
+
+
+def test_weights_of_groups_are_packed_at_each_call_where_windows_have_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products alone would not pay for it: what does is that the plain form reads a pixel for few sums."""
+    names = _kernels(monkeypatch)
+    _check(_settled(nn.Sequential(nn.Conv2d(256, 256, 3, 2, 1, groups=4), nn.ReLU())), torch.randn(1, 256, 20, 20))
+    assert "conv_blocked" in names
+    assert "conv_product" not in names
 
 
 def test_what_trains_is_computed_as_on_any_number_of_stages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import pytest
 
+from torchipu.ir import guards as guards_module
+from torchipu.ir.formulas import OPERATIONS, function_of
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.settling import Settling
 from torchipu.ir.size import Size
@@ -168,6 +170,37 @@ def test_guards_hold_where_each_decision_goes_the_same_way():
     assert not guards.hold(sizes.numbers([2, 5]))
 
 
+def test_guards_are_compiled_once_and_only_where_they_are_asked_often(monkeypatch):
+    """Compiling them takes as long as to go through them dozens of times."""
+    compiled = []
+    monkeypatch.setattr(guards_module, "function_of", lambda body: compiled.append(body) or function_of(body))
+    sizes = Sizes(["n"], [4])
+    with sizes.watched() as guards:
+        assert sizes.given[0] > 2
+    for _ in range(12):
+        assert guards.hold(sizes.numbers([5]))
+    assert not compiled
+    for _ in range(100):
+        assert guards.hold(sizes.numbers([5]))
+        assert not guards.hold(sizes.numbers([2]))
+    assert len(compiled) == 1
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("asked", [
+    lambda n: n + 3, lambda n: n - 3, lambda n: n * 3, lambda n: n // 3, lambda n: n == 3, lambda n: n != 3,
+    lambda n: n < 3, lambda n: n <= 3, lambda n: n > 3, lambda n: n >= 3,
+], ids=["+", "-", "*", "//", "==", "!=", "<", "<=", ">", ">="])
+def test_what_is_known_of_a_size_and_a_number_is_looked_up_at_once(asked, monkeypatch):
+    """It is asked thousands of times while a graph is planned."""
+    sizes, went = Sizes(["n"], [4]), []
+    first = asked(sizes.given[0])
+    for name in ("computed", "decided"):
+        monkeypatch.setattr(sizes, name, lambda *given: went.append(given), raising=True)
+    assert all(asked(sizes.given[0]) is first for _ in range(5))
+    assert went == []
+
+
 def test_numbers_can_be_set_anew():
     sizes = Sizes(["n"], [4])
     (n,) = sizes.given
@@ -216,6 +249,35 @@ def test_divmod_and_the_absolute_value_of_sizes():
     assert guards.hold(numbers)
     assert settled([whole, rest, far], numbers) == [2, 1, 6]
     assert not guards.hold(sizes.numbers([2]))  # 3 - 2 is not below 0
+
+
+def test_a_distance_of_sizes_that_are_the_same_is_that_of_any_others():
+    sizes = Sizes(["a", "b"], [4, 3])
+    a, b = sizes.given
+    with sizes.watched() as guards:
+        far = abs(a - b)
+    for x, y, holds in ((9, 2, True), (5, 5, True), (2, 9, False)):
+        numbers = sizes.numbers([x, y])
+        assert guards.hold(numbers) is holds
+        assert settled(far, numbers) == abs(x - y) or not holds
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("operation", ["+", "-", "*", "//", "%", "max", "min", "/"])
+@pytest.mark.parametrize("number", [-1, 0, 1, 2, 5])
+def test_operations_with_a_number_on_either_side_are_those_of_ints(operation, number):
+    """As a graph names them: nobody has asked the number itself for the operation before."""
+    sizes = Sizes(["a"], [3])
+    (a,) = sizes.given
+    for turned in (False, True):
+        if operation in ("//", "%", "/") and number == 0 and not turned:
+            continue
+        with sizes.watched() as guards:
+            made = sizes.computed(operation, *((number, a) if turned else (a, number)))
+        for x in (3, 1, 2, 7):
+            numbers = sizes.numbers([x])
+            assert guards.hold(numbers)
+            assert settled(made, numbers) == OPERATIONS[operation](*((number, x) if turned else (x, number)))
 
 
 def test_a_list_is_repeated_by_a_size_that_is_then_this_one():

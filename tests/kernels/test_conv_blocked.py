@@ -238,6 +238,41 @@ def test_rows_are_laid_out_where_many_windows_reach_over_a_side(
     torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=1e-5)
 
 
+# size, window, stride, dilation; windows whose rows are laid out
+STRIPS = [((14, 9), (4, 4), 1, 1), ((30, 20), (3, 5), (1, 2), 2), ((64, 70), (4, 4), 2, 1), ((9, 9), (3, 3), 1, 2)]
+
+
+@pytest.mark.parametrize(("size", "window", "stride", "dilation"), STRIPS)
+def test_memory_is_taken_for_the_rows_that_the_results_of_an_item_reach(
+    size: tuple[int, int], window: tuple[int, int], stride: Any, dilation: int,
+) -> None:
+    """For none besides: what several rows of results need has to stay in a first-level cache."""
+    x, weight, exact, shape = layers_of((2, 40, 40, 40, size, window, stride, 1, dilation))
+    taken = list[tuple[int, int]]()
+
+    class Noting(MiniPlanner):
+        def step(self, kernel: Any, *args: Any, **kwargs: Any) -> None:
+            if kernel is DEPTHWISE_BLOCKED:
+                taken.append((kwargs["ints"].rows, kwargs["scratch_bytes"]))
+            super().step(kernel, *args, **kwargs)
+
+    plan = Noting()
+    out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+    depthwise_blocked.emit(
+        plan, shape, out, plan.hold(x), plan.hold(weight), conv_blocked.Ending(), is_plain=True,
+    )
+    ((rows, num_bytes),) = taken
+
+    def reached(results: int, stride: int, taps: int) -> int:
+        places = {result * stride + tap * dilation for result in range(results) for tap in range(taps)}
+        return max(places) - min(places) + 1
+
+    down, across = stride if isinstance(stride, tuple) else (stride, stride)
+    pixels = reached(rows, down, window[0]) * reached(exact.shape[-1], across, window[1])
+    assert num_bytes == 4 * vector_lanes() * pixels
+    assert rows == 1 or num_bytes <= 20 * 1024, "of 32 KiB: the results are there too"
+
+
 # images, channels read, channels, size, window, stride, padding
 WIDENED = [
     (2, 5, 21, (9, 11), (3, 3), 1, 1),  # odd channels

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.kernels.elem_planner import MiniPlanner
+from torchipu._kernels.table.elementwise import CHAIN
 from torchipu._kernels.table.round_blocks import HalfOverflow
 from torchipu.optable.chain import Chain
 from torchipu.optable.emission import emit_cast, emit_results
@@ -104,3 +106,25 @@ def test_a_number_that_fills_a_part_leaves_others_of_the_chain_alone(dtype: torc
     assert torch.equal(written, numbers[0])
     assert torch.equal(product, x * 13)  # which wraps in int16
     assert untouched(memory, written)
+
+
+def test_a_computed_value_is_stored_where_it_lies_without_a_copy() -> None:
+    """Only what fills no register of its own, a number, is spread over one before it is stored."""
+
+    class Counting(MiniPlanner):
+        def step(self, kernel: Any, *args: Any, **kwargs: Any) -> None:
+            if kernel is CHAIN:
+                counts.append(kwargs["ints"].num_instructions)
+            super().step(kernel, *args, **kwargs)
+
+    counts = list[int]()
+    x = values(5, 6)
+    for lying in ("row-major", "every other"):
+        plan, memory = Counting(), torch.full((5, 6, 2), 7.0)
+        written = LYING[lying](memory)
+        chain = Chain(plan, (5, 6))
+        loaded = chain.load(plan.hold(x))
+        emit_results(chain, [(chain.run("f_mul", loaded, loaded), plan.hold(written))])
+        assert torch.equal(written, x * x)
+        assert untouched(memory, written)
+    assert counts == [1, 2], "a product that is written into its place; one, and a store"

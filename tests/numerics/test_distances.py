@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.host.planned import planned_kernels
+from tests.host.planned import planned_kernels, planned_steps
 
 CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "pdist": lambda x, y: F.pdist(x),
@@ -103,6 +103,18 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
         results.append((made, given.grad))
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
+
+
+def test_eight_threads_share_two_million_differences_and_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = planned_steps(monkeypatch)
+    torch._dynamo.reset()
+    x, y = _inputs(128, 256, 64)
+    torch.compile(CALLS["cdist of magnitudes"], backend="ipu", fullgraph=True)(x.requires_grad_(), y).sum().backward()
+    shares = {
+        step.kernel.name: -(-step.items // step.grain) for step in steps
+        if step.kernel is not None and step.kernel.name.startswith("pair_")
+    }
+    assert shares == {"pair_norms": 8, "pair_sums": 8}
 
 
 def test_pairs_of_a_single_row_are_not_stored_either(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tests.report.test_reports import STEPS, pipelined, with_io_tiles
 from torchipu import poptorch
 from torchipu.errors import ReportError
 from torchipu.ir.program import Execute, HostCopy, leaves_of
+from torchipu.target import lookup_target
+from torchipu.target.spec import TARGETS
 
 
 @pytest.fixture(scope="module", params=STEPS)
@@ -197,6 +200,21 @@ def test_steps_of_the_execution_are_those_of_the_file(written: tuple[Any, Path])
     assert [one.begin for one in execution.steps[:3]] == [execution.steps[place].begin for place in range(3)]
     with pytest.raises(IndexError, match=f"place {len(execution.steps)} of a list of {len(execution.steps)}"):
         execution.steps[len(execution.steps)]
+
+
+def test_tiles_that_all_work_end_when_their_own_cycles_are_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a whole IPU a small program leaves some tile idle in every step: its first ends as it begins."""
+    monkeypatch.setitem(TARGETS, "few tiles", replace(lookup_target("mk2"), name="few tiles", num_tiles=4))
+    step = torchipu.InferenceStep(torch.nn.Linear(70, 33), torchipu.Options(target="few tiles"))
+    step(torch.randn(9, 70))
+    busy = list[int]()
+    for found in pva.openReport(step.report(tmp_path)).execution.steps:
+        (here,), own = found.ipus, found.cyclesByTile
+        assert here.cyclesTo == (found.begin + min(own), found.begin + max(own))
+        busy += [found.begin for _ in own if min(own) > 0]
+    assert max(busy) > 0, "none of them begins later than the program"
 
 
 def host_copies(step: Any) -> list[HostCopy]:

@@ -17,12 +17,11 @@ EQUAL: dict[str, str] = {
     "host/emit/depthwise_blocked.py: `while rows > 1 and (_laid_out(s, rows) > LAID_OUT_FLOATS or s.n * blocks * "
     "-(-s.oh // rows) < LEAST_ITEMS):`: Gt -> GtE (2)":
         "It chooses how many rows an item has; each result is summed by itself.",
-    "host/emit/depthwise_blocked.py: `return ((rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * columns * vector_lanes()`: "
-    "1 -> 2 (3)":
-        "It takes memory for a row more than is laid out, and may cut rows otherwise: sums are of the same products.",
     "host/emit/batch_norm_blocked.py: `BATCH_STATISTICS, statistics, [*running, partials], ints=ints, scalars=scalars, "
     "items=channels, grain=64,`: 64 -> 65":
         "A constant of tuning: results are the same for any number.",
+    "backend/fitting.py: `for size, limit in zip(given, most, strict=True)`: True -> False":
+        "The same two are gone through a few lines above, which refuses them.",
     "host/groups.py: `MAX_OPS_PAST_OPEN_CHAIN = 4`: 4 -> 5":
         "A constant of tuning: results are the same for any number.",
     "host/concatenation.py: `if 2 * sum(pieces[number][0].num_elements for number in fitting) >= "
@@ -30,24 +29,17 @@ EQUAL: dict[str, str] = {
         "A piece has as many elements as the place where it goes.",
     "host/groups.py: `passed: int = 0`: 0 -> 1":
         "A chain is made for an op that joins it at once, which sets it.",
+    "ir/formulas.py: `if isinstance(left, int) and operation == \"*\" and left == 0:`: 0 -> 1":
+        "A product of a number and a size is turned round, and is 0 then.",
+    "ir/guards.py: `LOOKS_BEFORE_COMPILED = 16`: 16 -> 17":
+        "A constant of tuning: results are the same for any number.",
     "ir/formulas.py: `return 0`: 0 -> 1":
         "It stands for what no number is; whoever reads it has set other sizes before.",
     "ir/sizes.py: `values = [*given, *[0] * len(self._steps)]`: 0 -> 1":
         "Each of these places is written before it is read.",
-    "optable/emission.py: `if self.slots[source].kind in (SlotKind.CONSTANT, SlotKind.UNIFORM) and "
-    "REGISTER_BYTES[value.kind] > 1:`: and -> or":
-        "More is copied before it is stored, and is the same.",
     "optable/pieces.py: `if not _are_known(size, *(number for number in given if number is not None)) or "
     "op.integer(\"step\", 1) != 1:`: 1 -> 2":
         "Captured ops name their step, and those of a pass that do not are looked at no more.",
-    "ops/blocked/convolution.py: `return GROUPED_ROW_NS * s.n * s.g * s.oc * s.oh + s.macs * (strided_ns if s.sh * "
-    "s.sw > 1 else level_ns)`: Mult -> FloorDiv (6)":
-        "An estimate of time, by which layouts are chosen: results are the same in any.",
-    "ops/blocked/convolution.py: `return saved + grouped_gain_ns(s, 0.0, GROUPED_STRIDED_NS) + _patch_gain_ns(s) + "
-    "ended`: Add -> Sub (2)":
-        "An estimate of time, by which layouts are chosen: results are the same in any.",
-    "ops/fusions/distances.py: `PAIR_SHARE = 1 << 18  # elements of differences that make one thread's share`: 1 -> 2":
-        "A constant of tuning: results are the same for any number.",
     "ops/fusions/distances.py: `if first is None or second is None or len(shape) < 3 or difference.number(\"alpha\", 1)"
     " != 1:`: 1 -> 2":
         "Captured ops name their alpha; one without it would be stored, and give the same.",
