@@ -26,6 +26,8 @@ FLAGS = [
     "-fno-strict-aliasing",
     "-pthread",
     "-fvisibility=hidden",
+    # What one instruction set alone declares, and an optimising compiler leaves out elsewhere, the checked flavour needs.
+    "-Werror=implicit-function-declaration",
     "-Wno-psabi",
     "-Wno-unused-function",
     "-Wno-unknown-pragmas",
