@@ -292,7 +292,7 @@ def test_real_values_over_several_dimensions_mirror_half_of_the_spectrum(shape, 
     torch.testing.assert_close(alone, real)
 
 
-LENGTHS = [LEAST_REAL - 2, LEAST_REAL - 1, LEAST_REAL, LEAST_REAL + 1, LEAST_REAL + 2, LEAST_REAL + 5, 2 * LEAST_REAL + 1]
+LENGTHS = [LEAST_REAL + more for more in (-2, -1, 0, 1, 2, 5, LEAST_REAL + 1)]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -335,7 +335,7 @@ def test_real_frequencies_become_real_values(length: int) -> None:
 @pytest.mark.parametrize("rows", [64, 2048])
 @pytest.mark.parametrize("length", [LEAST_REAL, 128, DIRECT_REAL])
 def test_the_shortest_op_is_a_choice_for_the_host(length: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device takes about as long for products of these lengths: where a host turns to the op decides no more of that."""
+    """A device takes about as long for products of these lengths: where a host turns to the op is its own affair."""
     for call, given in ((torch.fft.rfft, (rows, length)), (torch.fft.irfft, (rows, length // 2 + 1))):
         cycles = []
         for least in (LEAST_REAL, DIRECT_REAL + 1):
