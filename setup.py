@@ -26,7 +26,7 @@ FLAGS = [
     "-fno-strict-aliasing",
     "-pthread",
     "-fvisibility=hidden",
-    # What one instruction set alone declares, and an optimising compiler leaves out elsewhere, the checked flavour needs.
+    # A name of another instruction set in code that is optimised away: the checked kernels, which are not, do not load.
     "-Werror=implicit-function-declaration",
     "-Wno-psabi",
     "-Wno-unused-function",
