@@ -336,7 +336,7 @@ TI_KERNEL(logsumexp_rows) {
 }
 
 enum { FN(ROWS_AT_ONCE) = 8 };  /* as many lines as a set of the first cache holds: rows may lie powers of two apart */
-/* What the exponents of is subtracted from values: as in logsumexp_rows, nothing that is infinite. */
+/* What is subtracted from values before their exponentials: as in logsumexp_rows, nothing that is infinite. */
 TI_INLINE VF FN(finite_or_zero)(VF top) { return FN(sel)(FN(eq)(FN(abs)(top), FN(set)(INFINITY)), FN(set)(0.f), top); }
 /* Adds `rows` rows of up to VL columns to the sums of others, which are of exponents less *top; each value is read once. */
 TI_INLINE void FN(add_exponents)(const float *x, int64_t stride, const int rows, int64_t lanes, VF *top, VF *sum) {
