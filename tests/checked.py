@@ -14,12 +14,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Every kernel by itself on memory of exactly its operands' sizes, and plans that put kernels together in one arena.
 TESTS = [
-    "tests/kernels", "tests/host/test_engine.py", "tests/host/test_endings.py", "tests/host/test_folded_chains.py",
-    "tests/host/test_lanes.py", "tests/host/test_layouts.py", "tests/host/test_phases.py",
-    "tests/host/test_pooled_conv.py", "tests/host/test_products_of_views.py", "tests/host/test_stored.py",
-    "tests/host/test_unit_memory.py", "tests/ops/test_taken_rows.py", "tests/ops/test_logsumexp.py",
-    "tests/ops/test_windows.py", "tests/numerics/test_half_partials.py", "tests/numerics/test_half_states.py",
-    "tests/numerics/test_optim.py",
+    "tests/kernels", "tests/host/test_blocked_halves.py", "tests/host/test_endings.py", "tests/host/test_engine.py",
+    "tests/host/test_folded_chains.py", "tests/host/test_lanes.py", "tests/host/test_layouts.py",
+    "tests/host/test_phases.py", "tests/host/test_pooled_conv.py", "tests/host/test_products_of_views.py",
+    "tests/host/test_stored.py", "tests/host/test_sums_of_bfloats.py", "tests/host/test_unit_memory.py",
+    "tests/ops/test_logsumexp.py", "tests/ops/test_taken_rows.py", "tests/ops/test_windows.py",
+    "tests/numerics/test_half_partials.py", "tests/numerics/test_half_states.py", "tests/numerics/test_optim.py",
 ]
 
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 import torchipu
 import torchipu.poptorch as poptorch
 from tests.opinfo.doors import directly
-from torchipu.capture.fourier import DIRECT, DIRECT_REAL, half_of_real, real_of_half, transform
+from torchipu.capture import fourier
+from torchipu.capture.fourier import DIRECT, DIRECT_REAL, LEAST_REAL, half_of_real, real_of_half, transform
 from torchipu.errors import UnsupportedOpError
 from torchipu.report.recorder import recording
 
@@ -289,3 +290,58 @@ def test_real_values_over_several_dimensions_mirror_half_of_the_spectrum(shape, 
     torch.testing.assert_close(imaginary / scale, (wanted.imag / scale).float(), rtol=0, atol=1e-6)
     alone, _ = transform((values, None), dims, sign, to_real=True)
     torch.testing.assert_close(alone, real)
+
+
+LENGTHS = [LEAST_REAL + more for more in (-2, -1, 0, 1, 2, 5, LEAST_REAL + 1)]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("shape", [(5,), (3, 2), (3, 5, 1)], ids=str)
+def test_real_transforms_around_the_shortest_op_are_those_of_float64(length: int, shape: tuple[int, ...]) -> None:
+    """Whether products, an op or factors compute them."""
+    draws = torch.Generator().manual_seed(length)
+    x = torch.randn(*shape[:1], length, *shape[1:], generator=draws)
+    wanted = torch.fft.rfft(x.double(), dim=1)
+    real, imaginary = torch.compile(lambda x: torch.view_as_real(torch.fft.rfft(x, dim=1)).unbind(-1), backend="ipu")(x)
+    scale = wanted.abs().max()
+    for found, exact in ((real, wanted.real), (imaginary, wanted.imag)):
+        torch.testing.assert_close(found / scale, (exact / scale).float(), rtol=0, atol=1e-6)
+    half = torch.randn(*wanted.shape, dtype=torch.cfloat, generator=draws)
+    back = torch.compile(lambda x: torch.fft.irfft(x, n=length, dim=1), backend="ipu")(half)
+    exact = torch.fft.irfft(half.to(torch.cdouble), n=length, dim=1)
+    scale = exact.abs().max()
+    torch.testing.assert_close(back / scale, (exact / scale).float(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [9, LEAST_REAL, LEAST_REAL + 1, 300])
+def test_real_frequencies_become_real_values(length: int) -> None:
+    """Whose imaginary parts there are none of, over one dimension and several, with their gradients."""
+    calls = [
+        lambda x: torch.fft.irfft(x, n=length), lambda x: torch.fft.irfft(x, n=length, dim=1, norm="ortho"),
+        lambda x: torch.fft.irfft2(x, s=(4, length)), lambda x: torch.fft.hfft(x, n=length),
+    ]
+    x = torch.randn(3, 4, length // 2 + 1, generator=torch.Generator().manual_seed(length))
+    for call in calls:
+        torch._dynamo.reset()
+        ours, exact = x.clone().requires_grad_(), x.double().requires_grad_()
+        found, wanted = torch.compile(call, backend="ipu")(ours), call(exact)
+        torch.testing.assert_close(found, wanted.float(), rtol=1e-4, atol=1e-4)
+        found.square().sum().backward()
+        wanted.square().sum().backward()
+        scale = exact.grad.abs().max()
+        torch.testing.assert_close(ours.grad / scale, (exact.grad / scale).float(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [64, 2048])
+@pytest.mark.parametrize("length", [LEAST_REAL, 128, DIRECT_REAL])
+def test_the_shortest_op_is_a_choice_for_the_host(length: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device takes about as long for products of these lengths: where a host turns to the op is its own affair."""
+    for call, given in ((torch.fft.rfft, (rows, length)), (torch.fft.irfft, (rows, length // 2 + 1))):
+        cycles = []
+        for least in (LEAST_REAL, DIRECT_REAL + 1):
+            monkeypatch.setattr(fourier, "LEAST_REAL", least)
+            torch._dynamo.reset()
+            with recording() as programs:
+                torch.compile(lambda x, call=call: call(x).abs(), backend="ipu")(torch.randn(given))
+            cycles.append(programs[0].program.cost.cycles)
+        assert cycles[0] == pytest.approx(cycles[1], rel=0.1)

@@ -98,6 +98,9 @@ static void all(const uint32_t *at) {
   W(_mm256_set1_epi32(-7)); W(_mm256_set1_epi64x(-7)); W(_mm256_setr_epi64x(1, -2, 3, -4));
   Q(_mm256_i64gather_ps(floats, _mm256_setr_epi64x(3, 0, 11, 7), 4)); F(_mm256_broadcast_ss(floats + 3));
   F(_mm256_maskload_ps(floats, _mm256_setr_epi32(-1, 0, -1, 1, (int)at[9], (int)at[10], 0, -1)));
+  F(_mm256_mask_i32gather_ps(_mm256_set1_ps(7.0f), floats, _mm256_setr_epi32(3, -1, 11, 7, 0, 5, -1, 2),
+                             (__m256)_mm256_setr_epi32(-1, 0, -1, 1, (int)at[9], -2, 0, -1), 4));
+  F(_mm256_setzero_ps());
   I((int32_t)_mm_cvtss_f32(_mm_add_ss(_mm_setzero_ps(), _mm256_castps256_ps128(_mm256_set1_ps(3.0f)))));
   float few[4] = {0};
   _mm_storel_epi64((__m128i *)few, t);

@@ -17,6 +17,8 @@ CASES: dict[str, tuple[Callable[[], torch.Tensor], list[int], str]] = {
     "short rows": (lambda: torch.randn(7, 5, 12), [2], "logsumexp_lanes"),
     "columns": (lambda: torch.randn(5, 9, 37), [1], "logsumexp_lanes"),
     "many columns": (lambda: torch.randn(100, 19), [0], "logsumexp_lanes"),
+    "panels of columns": (lambda: torch.randn(101, 150), [0], "logsumexp_lanes"),
+    "a batch of panels": (lambda: torch.randn(3, 1024, 70), [1], "logsumexp_lanes"),
     "few columns": (lambda: torch.randn(6, 20, 3), [1], "logsumexp_lanes"),
     "rows that are columns": (lambda: torch.randn(4, 30, 40).mT, [2], "logsumexp_lanes"),
     "a permuted batch": (lambda: torch.randn(6, 4, 11, 13).permute(1, 3, 0, 2), [2], "logsumexp_lanes"),
@@ -63,3 +65,21 @@ def test_infinities_and_nans_come_out_as_eager_gives_them(shape: tuple[int, int]
     held[:, 2] = -torch.inf
     found, _ = logsumexp(held, [dim], threads=1)
     torch.testing.assert_close(found, torch.logsumexp(held, dim), equal_nan=True)
+
+
+@pytest.mark.parametrize("columns", [8, 70, 200])
+def test_what_comes_later_down_a_column_may_be_of_another_size(columns: int) -> None:
+    """Sums so far are of the exponents less the largest so far: nothing, little, much, and what has no exponent."""
+    draws = torch.Generator().manual_seed(columns)
+    held = torch.randn(43, columns, generator=draws)
+    inf, nan = torch.inf, torch.nan
+    for rows, base in ((slice(0, 9), -inf), (slice(9, 17), -300.0), (slice(17, 30), 250.0), (slice(30, 43), -2.0)):
+        held[rows] += base
+    held[20, 1], held[40, 2], held[25:, 3], held[:, 4], held[5, 5] = inf, nan, -inf, -inf, nan
+    held[2, 6], held[35, 6], held[31, 7] = inf, inf, 1e30
+    for given in (held, held.flip(0)):
+        found, steps = logsumexp(given, [0], threads=1)
+        assert steps[-1] == "logsumexp_lanes"
+        judge = torch.logsumexp(given.double(), 0)
+        torch.testing.assert_close(found.double(), judge, equal_nan=True, rtol=1e-6, atol=1e-6)
+        assert torch.equal(logsumexp(given, [0], threads=3)[0].nan_to_num(), found.nan_to_num())

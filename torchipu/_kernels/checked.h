@@ -32,6 +32,19 @@ static inline __m128 ti_gather_256(const float *p, __m256i at) {
   _mm256_storeu_si256((__m256i *)place, at);
   return _mm_setr_ps(p[place[0]], p[place[1]], p[place[2]], p[place[3]]);
 }
+static inline __m256 ti_some_gather_256(__m256 others, const float *p, __m256i at, __m256 mask) {
+  int32_t place[8];
+  float lanes[8];
+  _mm256_storeu_si256((__m256i *)place, at);
+  _mm256_storeu_ps(lanes, others);
+  for (int i = 0; i < 8; i++) if (_mm256_movemask_ps(mask) >> i & 1) lanes[i] = p[place[i]];
+  return _mm256_loadu_ps(lanes);
+}
+static inline __m256i ti_load_epi16_256(uint32_t mask, const void *p) {
+  int16_t lanes[16];
+  for (int i = 0; i < 16; i++) lanes[i] = mask >> i & 1 ? ((const int16_t *)p)[i] : 0;
+  return _mm256_loadu_si256((const __m256i *)lanes);
+}
 #pragma GCC pop_options
 
 #pragma GCC push_options
@@ -81,11 +94,14 @@ static inline __m256 ti_gather_i64_512(__m512i at, const float *p) {
 
 /* Without optimisation some of them are macros of the compiler's. All gathers of the bodies are of whole floats. */
 #undef _mm256_i64gather_ps
+#undef _mm256_mask_i32gather_ps
 #undef _mm512_i64gather_ps
 #undef _mm512_mask_i32gather_ps
 #define _mm256_maskload_ps(p, mask) ti_maskload_256(p, mask)
 #define _mm256_maskstore_ps(p, mask, v) ti_maskstore_256(p, mask, v)
 #define _mm256_i64gather_ps(p, at, scale) ti_gather_256(p, at)
+#define _mm256_mask_i32gather_ps(others, p, at, mask, scale) ti_some_gather_256(others, p, at, mask)
+#define _mm256_maskz_loadu_epi16(mask, p) ti_load_epi16_256(mask, p)
 #define _mm512_mask_loadu_ps(others, mask, p) ti_load_512(others, mask, p)
 #define _mm512_maskz_loadu_ps(mask, p) ti_load_512(_mm512_setzero_ps(), mask, p)
 #define _mm512_mask_storeu_ps(p, mask, v) ti_store_512(p, mask, v)

@@ -81,9 +81,9 @@ TI_INLINE int FN(round_usual)(const int has_zeros, const int count, VF *v, const
   return has_zeros ? FN(round_normal_or_zero)(&constants, count, words, v) : FN(round_all_normal)(&constants, count, words, v);
 }
 #else
-/* Vectors of eight have no shorter way for usual values: all of them go the way of all. */
+/* Eight lanes have no loops for what is usual: `end_all_drawn` asks for none. */
 TI_INLINE int FN(round_usual)(const int has_zeros, const int count, VF *v, const VU *words) {
-  (void)has_zeros; (void)count; (void)v; (void)words;
+  (void)has_zeros, (void)count, (void)v, (void)words;
   return 0;
 }
 #endif

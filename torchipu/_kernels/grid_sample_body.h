@@ -14,9 +14,7 @@ TI_INLINE VF FN(gather)(const float *p, VI at) {
 #if VL == 16
   return (VF)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), _mm512_cmpge_epi32_mask((__m512i)at, _mm512_setzero_si512()), (__m512i)at, p, 4);
 #else
-  VF v = FN(set)(0.f);
-  for (int lane = 0; lane < VL; lane++) if (at[lane] >= 0) v[lane] = p[at[lane]];
-  return v;
+  return (VF)_mm256_mask_i32gather_ps(_mm256_setzero_ps(), p, (__m256i)at, (__m256)~at, 4);
 #endif
 }
 /* A place in pixels, kept within the border; *slope is multiplied by how it changes with what it was made of. */

@@ -73,8 +73,14 @@ TI_P __m128 _mm256_i64gather_ps(const float *p, __m256i at, int scale) {
   (void)scale;  /* of whole floats */
   return (__m128){p[at[0]], p[at[1]], p[at[2]], p[at[3]]};
 }
+TI_P __m256 _mm256_mask_i32gather_ps(__m256 others, const float *p, __m256i at, __m256 mask, int scale) {
+  (void)scale;  /* of whole floats */
+  for (int i = 0; i < 8; i++) if (((ti_words)mask)[i] < 0) others[i] = p[((ti_words)at)[i]];
+  return others;
+}
 
 /* Vectors of one value, or of values given, and halves of vectors. */
+TI_P __m256 _mm256_setzero_ps(void) { return (__m256){0}; }
 TI_P __m256 _mm256_set1_ps(float a) { return a - (__m256){0}; }
 TI_P __m256 _mm256_broadcast_ss(const float *p) { return _mm256_set1_ps(*p); }
 TI_P __m256i _mm256_set1_epi32(int a) { return (__m256i)(a + (ti_words){0}); }

@@ -335,6 +335,41 @@ TI_KERNEL(logsumexp_rows) {
   return TI_OK;
 }
 
+enum { FN(ROWS_AT_ONCE) = 8 };  /* as many lines as a set of the first cache holds: rows may lie powers of two apart */
+/* What is subtracted from values before their exponentials: as in logsumexp_rows, nothing that is infinite. */
+TI_INLINE VF FN(finite_or_zero)(VF top) { return FN(sel)(FN(eq)(FN(abs)(top), FN(set)(INFINITY)), FN(set)(0.f), top); }
+/* Adds `rows` rows of up to VL columns to the sums of others, which are of exponents less *top; each value is read once. */
+TI_INLINE void FN(add_exponents)(const float *x, int64_t stride, const int rows, int64_t lanes, VF *top, VF *sum) {
+  VF v[FN(ROWS_AT_ONCE)], most = *top;
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+    v[r] = lanes < VL ? FN(load_part)(x + r * stride, lanes) : FN(load)(x + r * stride);
+    most = FN(maximum)(most, v[r]);
+  }
+  const VF less = FN(finite_or_zero)(most), before = FN(finite_or_zero)(*top);
+  /* Nothing has been added while the largest is -inf, and nothing but zeros. */
+  VF a = FN(sel)(FN(eq)(*sum, FN(set)(0.f)), *sum, *sum * FN(exp)(before - less)), b = FN(set)(0.f);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) {
+    const VF each = FN(exp)(v[r] - less);
+    if (r & 1) b += each;
+    else a += each;
+  }
+  *sum = a + b, *top = most;
+}
+/* Columns that lie beside each other, a panel of which is taken down some rows before the next rows. */
+TI_INLINE void FN(logsumexp_panel)(float *out, const float *x, int64_t stride, int64_t n, int64_t width) {
+  VF top[TI_REDUCE_PANEL / VL], sum[TI_REDUCE_PANEL / VL];
+  const int64_t vectors = ti_ceil(width, VL);
+  for (int64_t j = 0; j < vectors; j++) top[j] = FN(set)(-INFINITY), sum[j] = FN(set)(0.f);
+  int64_t i = 0;
+  for (; i + FN(ROWS_AT_ONCE) <= n; i += FN(ROWS_AT_ONCE))
+    for (int64_t j = 0; j < vectors; j++) FN(add_exponents)(x + i * stride + j * VL, stride, FN(ROWS_AT_ONCE), width - j * VL, top + j, sum + j);
+  for (; i < n; i++)
+    for (int64_t j = 0; j < vectors; j++) FN(add_exponents)(x + i * stride + j * VL, stride, 1, width - j * VL, top + j, sum + j);
+  for (int64_t j = 0; j < vectors; j++) FN(store_most)(out + j * VL, FN(log)(sum[j]) + FN(finite_or_zero)(top[j]), width - j * VL);
+}
+
 /* One result in each lane: short rows would leave a vector all but empty, and columns lie beside each other. */
 TI_KERNEL(logsumexp_lanes) {
   (void)scalars, (void)scratch;
@@ -343,21 +378,20 @@ TI_KERNEL(logsumexp_lanes) {
   float beside[TI_REDUCE_SHORT * VL] = {0.f}, *const out = (float *)args[0];
   int64_t index[TI_REDUCE_DIMS];
   for (int64_t item = begin, lanes; item < end; item += lanes) {
-    int64_t place = FN(offset_of)(item, &p->kept, index), stride = p->stride;
-    const float *from = (const float *)args[1] + place;
-    lanes = ti_min(VL, end - item);
+    const int64_t stride = p->stride;
+    int64_t place = FN(offset_of)(item, &p->kept, index);
     if (p->are_beside) {
-      lanes = ti_min(lanes, p->kept.shape[last] - index[last]);
-    } else {
-      for (int64_t lane = 0; lane < lanes; lane++, place = FN(next_place)(place, &p->kept, index))
-        for (int64_t i = 0; i < n; i++) beside[i * VL + lane] = ((const float *)args[1])[place + i * stride];
-      from = beside;
-      stride = VL;
+      lanes = ti_min(ti_min(TI_REDUCE_PANEL, end - item), p->kept.shape[last] - index[last]);
+      FN(logsumexp_panel)(out + item, (const float *)args[1] + place, stride, n, lanes);
+      continue;
     }
+    lanes = ti_min(VL, end - item);
+    for (int64_t lane = 0; lane < lanes; lane++, place = FN(next_place)(place, &p->kept, index))
+      for (int64_t i = 0; i < n; i++) beside[i * VL + lane] = ((const float *)args[1])[place + i * stride];
     VF top = FN(set)(-INFINITY), sums[2] = {FN(set)(0.f), FN(set)(0.f)};
-    for (int64_t i = 0; i < n; i++) top = FN(combine)(top, FN(load_part)(from + i * stride, lanes), TI_FOLDING_LARGEST);
-    top = FN(sel)(FN(eq)(FN(abs)(top), FN(set)(INFINITY)), FN(set)(0.f), top); /* as in logsumexp_rows */
-    for (int64_t i = 0; i < n; i++) sums[i & 1] += FN(exp)(FN(load_part)(from + i * stride, lanes) - top);
+    for (int64_t i = 0; i < n; i++) top = FN(combine)(top, FN(load_part)(beside + i * VL, lanes), TI_FOLDING_LARGEST);
+    top = FN(finite_or_zero)(top);
+    for (int64_t i = 0; i < n; i++) sums[i & 1] += FN(exp)(FN(load_part)(beside + i * VL, lanes) - top);
     FN(store_part)(out + item, FN(log)(sums[0] + sums[1]) + top, lanes);
   }
   return TI_OK;

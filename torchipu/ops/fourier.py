@@ -78,9 +78,15 @@ def _emit(kernel: Kernel[FourierInts, Nothing], labels: Sequence[str], values_ea
 
 # --------------------------------------------------------------------------- device side
 def _cycles(target: Target, work: Mapping[str, int]) -> int:
-    """Return the cycles of rows that workers share out: each pass takes a pair of complex numbers in eight cycles."""
-    values = ceil_div(work["rows"], target.num_workers) * work["values"]
-    return 11 + target.num_workers * (29 + 4 * values * work["passes"])
+    """Return the cycles of rows, of which each pass takes a pair of complex numbers in eight cycles.
+
+    Workers share out the rows or, where there are too few of these, the pairs of each pass, behind which they wait for
+    each other: what is sooner.
+    """
+    workers, values, passes = target.num_workers, work["values"], work["passes"]
+    by_rows = 11 + workers * (29 + 4 * ceil_div(work["rows"], workers) * values * passes)
+    by_pairs = passes * (11 + workers * (29 + 8 * ceil_div(work["rows"] * ceil_div(values, 2), workers)))
+    return min(by_rows, by_pairs)
 
 
 TRANSFORM = Codelet("torchipu::Fourier", _cycles, code_bytes=1200, source="estimate")

@@ -166,7 +166,7 @@ def emit_logsumexp(plan: HostPlanner, out: HostTensor, held: HostTensor, dims: S
         plan.step(
             LOGSUMEXP_LANES, [out], [held],
             ints=LogsumexpLanesInts(total, reduced_strides[0], are_beside, _space(kept, kept_strides)),
-            items=out.num_elements, grain=largest(1, SHARE // (8 * total)),
+            items=out.num_elements, grain=largest(REDUCE_PANEL if are_beside else 1, SHARE // (8 * total)),
             writes=[Blocks.of((out.num_elements,), (1,))], samples=_samples(out.num_elements, out, held, dims),
         )
         return
