@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from torchipu.ir import guards as guards_module
-from torchipu.ir.formulas import OPERATIONS, function_of
+from torchipu.ir.formulas import OPERATIONS
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.settling import Settling
 from torchipu.ir.size import Size
@@ -168,22 +167,6 @@ def test_guards_hold_where_each_decision_goes_the_same_way():
     assert not guards.hold(sizes.numbers([2, 8]))
     assert not guards.hold(sizes.numbers([6, 4]))
     assert not guards.hold(sizes.numbers([2, 5]))
-
-
-def test_guards_are_compiled_once_and_only_where_they_are_asked_often(monkeypatch):
-    """Compiling them takes as long as to go through them dozens of times."""
-    compiled = []
-    monkeypatch.setattr(guards_module, "function_of", lambda body: compiled.append(body) or function_of(body))
-    sizes = Sizes(["n"], [4])
-    with sizes.watched() as guards:
-        assert sizes.given[0] > 2
-    for _ in range(12):
-        assert guards.hold(sizes.numbers([5]))
-    assert not compiled
-    for _ in range(100):
-        assert guards.hold(sizes.numbers([5]))
-        assert not guards.hold(sizes.numbers([2]))
-    assert len(compiled) == 1
 
 
 @pytest.mark.whole

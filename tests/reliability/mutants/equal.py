@@ -31,8 +31,6 @@ EQUAL: dict[str, str] = {
         "A chain is made for an op that joins it at once, which sets it.",
     "ir/formulas.py: `if isinstance(left, int) and operation == \"*\" and left == 0:`: 0 -> 1":
         "A product of a number and a size is turned round, and is 0 then.",
-    "ir/guards.py: `LOOKS_BEFORE_COMPILED = 16`: 16 -> 17":
-        "A constant of tuning: results are the same for any number.",
     "ir/formulas.py: `return 0`: 0 -> 1":
         "It stands for what no number is; whoever reads it has set other sizes before.",
     "ir/sizes.py: `values = [*given, *[0] * len(self._steps)]`: 0 -> 1":
