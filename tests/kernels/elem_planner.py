@@ -156,6 +156,9 @@ class MiniPlanner:
     def stays_floats(self, held: HostTensor) -> bool:
         return True
 
+    def packs_once(self, held: HostTensor) -> bool:
+        return False
+
     def only_where(self, flag: object) -> AbstractContextManager[None]:
         assert flag is True  # no sizes here
         return nullcontext()

@@ -30,6 +30,7 @@ from torchipu.host.late_look_ups import with_late_look_ups
 from torchipu.host.layouts import Crossing, Layouts
 from torchipu.host.lines import with_lines
 from torchipu.host.look_ups_for_each import with_look_ups_for_each
+from torchipu.host.made_once import MadeOnce
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
 from torchipu.host.operands import Operands
@@ -125,6 +126,7 @@ class Planner(Operands):
         self._written = dict(edge.written)
         self._lends = may_show and not self._written
         self.memory, self.uses = Memory(), Uses(graph)
+        self._made_once = MadeOnce(self.memory, self.frozen, has_states=packs_ahead)
         expected, free = edge.expected(graph), {graph.outputs[number] for number in edge.saved}
         self.orders = Orders(self.uses, expected, free, are_kept=bool(strides or expected))
         self.outputs = Outputs(graph, edge, self.memory, self.orders, self._ends_as_bfloats, may_show=may_show)
@@ -253,6 +255,10 @@ class Planner(Operands):
     def stays_floats(self, held: HostTensor) -> bool:
         """Whether what an op computes there is no result that becomes halves as it is stored."""
         return all(computed.buffer != held.buffer for _, _, computed in self._casts_due)
+
+    def packs_once(self, held: HostTensor) -> bool:
+        """Whether a value of weights that seldom change lies there: what is packed of it serves many calls."""
+        return self.terms.packs_ahead and self._made_once.holds(held)
 
     @contextmanager
     def only_where(self, flag: Any) -> Iterator[None]:
@@ -519,6 +525,7 @@ class Planner(Operands):
         if self._depth:  # what a body computes belongs to where the op runs that owns the body
             step.is_hoistable = False
         step.is_there = self._is_there
+        self._made_once.note(step)
         self.steps.append(step)
 
 

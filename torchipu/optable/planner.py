@@ -204,6 +204,10 @@ class HostPlanner(Protocol):
         """Whether what an op computes there is no result that becomes halves as it is stored."""
         ...
 
+    def packs_once(self, held: HostTensor) -> bool:
+        """Whether a value of weights that seldom change lies there: what is packed of it serves many calls."""
+        ...
+
     def only_where(self, flag: Any) -> AbstractContextManager[None]:
         """Let a plan have the steps that are emitted meanwhile only where a flag is not 0.
 

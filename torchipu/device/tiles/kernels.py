@@ -241,6 +241,10 @@ class _VertexPlanner:
         """Return whether a field of halves is not computed there."""
         return all(computed is not held for _, computed in self._due)
 
+    def packs_once(self, held: HostTensor) -> bool:
+        """Return False: a vertex packs what it needs each time."""
+        return False
+
     def only_where(self, flag: Any) -> AbstractContextManager[None]:
         """Emit what is emitted meanwhile: sizes are known on a tile."""
         assert flag is True

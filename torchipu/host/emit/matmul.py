@@ -42,6 +42,8 @@ from torchipu.optable.samples import Samples
 
 LEAST_SUMMANDS_FROM_ZERO = 32
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
+MOST_DOT_ROWS_OF_PANELS = 4
+"""Where panels of the columns are there already."""
 MOST_COLUMN_SUMMANDS = 8192  # dot products sum all in the lanes of a vector; longer sums go in blocks, and lose less
 MOST_HALF_ROWS = 8
 """Rows that dot products read halves for: each is converted once for four of them, in all as a float copy would be."""
@@ -113,7 +115,7 @@ def emit_product(
     if is_plain and is_small(batch, rows, columns, inner) and right.dtype is DType.FLOAT:
         _emit_small(plan, out, left, right)
         return
-    is_few = _is_few_dots(left, right)
+    is_few = _is_few_dots(left, right, MOST_DOT_ROWS_OF_PANELS if plan.packs_once(right) else MOST_DOT_ROWS)
     if right.dtype is DType.HALF or not plan.stays_floats(out):
         is_few = bool(is_few)
     if is_few is not False:
@@ -138,7 +140,7 @@ def _emit_large(
         _emit_dots(plan, transposed(out), transposed(right), transposed(left), turned, alpha, beta, adds=adds,
                    activation=activation, has_weights_right=False)
         return
-    if not adds and _turns(left, right, addend, alpha, beta):
+    if not adds and not plan.packs_once(right) and _turns(left, right, addend, alpha, beta):
         _emit_turned(plan, out, left, right, addend, activation)
         return
     left_strides, right_strides = rows_apart(left), rows_apart(right)
@@ -269,17 +271,17 @@ def _zeros(plan: HostPlanner, shape: tuple[int, ...]) -> HostTensor:
 
 
 @of_numbers
-def _are_few(rows: int) -> bool:
-    return rows <= MOST_DOT_ROWS
+def _are_few(rows: int, most: int) -> bool:
+    return rows <= most
 
 
-def _is_few_dots(left: HostTensor, right: HostTensor) -> Any:
+def _is_few_dots(left: HostTensor, right: HostTensor, most_rows: int = MOST_DOT_ROWS) -> Any:
     """Whether the right operand's columns lie dense and meet so few rows that packing them costs more than it saves.
 
     Returns:
         A bool; a number where sizes decide the rows.
     """
-    are_few = flag_of(_are_few(left.shape[-2]))
+    are_few = flag_of(_are_few(left.shape[-2], most_rows))
     if are_few is False or right.shape[-1] < LEAST_DOT_COLUMNS:
         return False
     left_strides, right_strides = rows_apart(left), rows_apart(right)
