@@ -104,7 +104,7 @@ def _unknown(name: str) -> str:
     if "codelet" in name.lower():
         return f"Unknown option {name} of _Popart: {_NO_CODELETS}"
     group, dot, _ = name.partition(".")
-    if dot and group in NAMES:
+    if dot and group in NAMES and not group.endswith(_GROUP):
         return f"Unknown option {name} of _Popart: {group} has no members. Set {group} itself"
     return (
         f"Unknown option {name} of _Popart, whose names are those of PopART's session options"
