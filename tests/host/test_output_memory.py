@@ -238,9 +238,9 @@ def test_copies_lie_as_their_originals_and_in_memory_that_is_taken_again() -> No
     for one, value, dtype in zip(made, values, dtypes, strict=True):
         assert torch.equal(one, value.to(dtype))
         assert one.stride() == value.to(dtype).stride()
-    addresses = [one.data_ptr() for copy in made]
-    del made, copy
-    assert [one.data_ptr() for copy in memory.copies(values, dtypes)] == addresses
+    addresses = [one.data_ptr() for one in made]
+    del made, one
+    assert [one.data_ptr() for one in memory.copies(values, dtypes)] == addresses
 
 
 NARROWED = {
