@@ -23,9 +23,9 @@ RENAMED = {
 }
 """Names that options had once; empty for those that mean nothing any more."""
 WITHOUT_EFFECT = frozenset({
-    "architectures", "attn_matrix_target_mem_mb", "decompose_grad_sum", "execute_encoder_on_cpu_for_generation", "explicit_ir_inference",
-    "inference_parallelize_kwargs", "model_type", "name_or_path", "optimum_version", "parallelize_kwargs",
-    "transformers_version", "use_popdist",
+    "architectures", "attn_matrix_target_mem_mb", "decompose_grad_sum", "execute_encoder_on_cpu_for_generation",
+    "explicit_ir_inference", "inference_parallelize_kwargs", "model_type", "name_or_path", "optimum_version",
+    "parallelize_kwargs", "transformers_version", "use_popdist",
 })
 """Keys that files of optimum-graphcore have and that change no number and no placement here.
 
