@@ -33,6 +33,10 @@ MOST_ROOMY = 8
 """How many times what it is taken for such memory may be large: a small result does not take that of a large one."""
 
 
+Kind = tuple[int, bool]
+"""Bytes, and whether the memory may be larger: what the user has lies in memory of its own size, saved as such."""
+
+
 class Room(NamedTuple):
     """What a result takes: elements of a type, without gaps or overlaps.
 
@@ -49,6 +53,11 @@ class Room(NamedTuple):
     dtype: torch.dtype
     num_bytes: int
     is_roomy: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """Which memory it takes without a look at other."""
+        return self.num_bytes, self.is_roomy
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None) -> Room:
@@ -121,6 +130,11 @@ class _Kept:
     is_roomy: bool
     turn: int = 0
 
+    @property
+    def kind(self) -> Kind:
+        """Which results take it without a look at others."""
+        return self.num_bytes, self.is_roomy
+
     def is_private(self) -> bool:
         """Whether it is what it was: neither resized, nor moved to where another process may read it."""
         return not self.storage.is_shared() and self.storage.data_ptr() == self.address
@@ -169,7 +183,7 @@ class OutputMemory:
     def __init__(self) -> None:
         self._lock = forks.lock()
         self._kept: list[_Kept] = []
-        self._by_size: dict[int, list[_Kept]] = {}
+        self._by_kind: dict[Kind, list[_Kept]] = {}
         self._largest_call = 0
         self._turn = 0
 
@@ -220,8 +234,8 @@ class OutputMemory:
 
     def _taken_again(self, large: Sequence[tuple[int, Room]]) -> list[torch.UntypedStorage] | None:
         """Return memory that is kept; None where there is not enough of it."""
-        idle = {size: filter(_Kept.is_idle, kept) for size, kept in self._by_size.items()}  # each is looked at once
-        found = [next(idle.get(room.num_bytes, _NONE), None) for _, room in large]
+        idle = {kind: filter(_Kept.is_idle, kept) for kind, kept in self._by_kind.items()}  # each is looked at once
+        found = [next(idle.get(room.kind, _NONE), None) for _, room in large]
         if None in found:
             return None
         taken = [kept for kept in found if kept is not None]
@@ -232,7 +246,7 @@ class OutputMemory:
     def _made(self, large: Sequence[tuple[int, Room]]) -> list[torch.UntypedStorage]:
         """Return memory, of what is kept as much as can be; forget what is kept in vain."""
         free = self._take_free()
-        taken = {place: fitting.pop() for place, room in large if (fitting := free.get(room.num_bytes))}
+        taken = {place: fitting.pop() for place, room in large if (fitting := free.get(room.kind))}
         left = [one for fitting in free.values() for one in fitting]
         roomy = sorted((one for one in left if one.is_roomy), key=_WRITTEN)
         # The largest first, which have least to choose from: where all are a little larger, each finds its own.
@@ -246,20 +260,20 @@ class OutputMemory:
         unused = [*(one for one in left if not one.is_roomy), *roomy]
         self._kept = [*sorted(unused, key=_TURN), *self._kept, *taken.values()]
         self._forget_first()
-        self._by_size = {}
+        self._by_kind = {}
         for one in self._kept:
-            self._by_size.setdefault(one.num_bytes, []).append(one)
+            self._by_kind.setdefault(one.kind, []).append(one)
         return [taken[place].storage for place, _ in large]
 
-    def _take_free(self) -> dict[int, list[_Kept]]:
-        """Take out and return what nobody else has, by bytes; forget what is no longer private."""
-        free: dict[int, list[_Kept]] = {}
+    def _take_free(self) -> dict[Kind, list[_Kept]]:
+        """Take out and return what nobody else has, by kind; forget what is no longer private."""
+        free: dict[Kind, list[_Kept]] = {}
         held = []
         for kept in self._kept:
             if not kept.is_private():
                 continue
             if kept.is_free():
-                free.setdefault(kept.num_bytes, []).append(kept)
+                free.setdefault(kept.kind, []).append(kept)
             else:
                 held.append(kept)
         self._kept = held
