@@ -29,7 +29,7 @@ CALLS_KEPT = 2
 ROOMY = 2
 """How many times what it is for at first memory is large that other sizes may take: pages that are never written cost
 nothing, and a larger size then writes few that are new."""
-MOST_ROOMY = 8
+MOST_ROOMY = 2
 """How many times what it is taken for such memory may be large: a small result does not take that of a large one."""
 
 
