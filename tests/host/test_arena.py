@@ -44,6 +44,30 @@ def test_an_arena_that_has_grown_has_room_for_somewhat_larger_programs(monkeypat
     assert len(made) == 6
 
 
+@pytest.mark.skipif(arena.CHECKED, reason="memory that kernels of the checked flavour close is never reserved")
+def test_a_large_arena_that_has_grown_keeps_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = arena.Arena()
+    shared.grow(arena.MAPPED_BYTES)
+    assert len(shared.memory) < 2 * arena.MAPPED_BYTES  # the first, which is often the only one
+    shared.grow(2 * arena.MAPPED_BYTES)
+    memory = shared.memory
+    assert memory.data_ptr() % 64 == 0
+    assert not memory.any()
+    memory[:8] = 7
+    for times in range(3, 2 * arena.RESERVED + 1):
+        shared.grow(times * arena.MAPPED_BYTES)
+        assert shared.memory is memory
+    assert len(memory) == 2 * arena.RESERVED * arena.MAPPED_BYTES
+    monkeypatch.setattr(arena.mmap, "mmap", _refused)
+    needed = 2 * arena.RESERVED * arena.MAPPED_BYTES + 1
+    shared.grow(needed)
+    assert needed <= len(shared.memory) < 2 * needed
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise OSError("no memory that is not there")
+
+
 def test_a_program_of_the_same_size_takes_the_memory_that_is_there() -> None:
     shared = arena.Arena()
     kept = []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 
 import torchipu
 from torchipu.backend import ipu_backend
+from torchipu.host import output_memory
 from torchipu.host.output_memory import CALLS_KEPT, LEAST_BYTES, OutputMemory, Room
+from torchipu.host.shared import Shared
 
 LARGE = Room.of((LEAST_BYTES // 4,), torch.float32)
 
@@ -88,6 +92,86 @@ def test_what_is_kept_is_bounded_by_the_largest_call() -> None:
     assert take(memory).numel() == LARGE[0][0]
 
 
+def roomy(num_bytes: int) -> Room:
+    return Room.of((num_bytes,), torch.uint8)._replace(is_roomy=True)
+
+
+@pytest.mark.parametrize(("first", "second", "is_shared"), [
+    (1, 1, True), (1, 1.5, True), (1, 2, True), (1, 2.01, False), (2, 1, True), (2.1, 1, False),
+])
+def test_memory_for_several_sizes_is_taken_by_those_that_fit(first: float, second: float, is_shared: bool) -> None:
+    memory = OutputMemory()
+    address = memory.empty([roomy(int(4 * LEAST_BYTES * first))])[0].data_ptr()
+    (made,) = memory.empty([roomy(int(4 * LEAST_BYTES * second))])
+    assert (made.data_ptr() == address) is is_shared
+    assert made.shape == (int(4 * LEAST_BYTES * second),)
+
+
+def test_only_what_may_be_roomy_takes_memory_of_another_size() -> None:
+    memory = OutputMemory()
+    exact = Room.of((2 * LEAST_BYTES,), torch.uint8)
+    address = memory.empty([exact])[0].data_ptr()
+    assert memory.empty([roomy(LEAST_BYTES)])[0].data_ptr() != address  # which has no memory but its own
+    other = OutputMemory()
+    address = other.empty([roomy(2 * LEAST_BYTES)])[0].data_ptr()
+    assert other.empty([exact._replace(num_bytes=LEAST_BYTES, shape=(LEAST_BYTES,))])[0].data_ptr() != address
+    for _ in range(2):
+        mine, saved = other.empty([exact, roomy(2 * LEAST_BYTES)])
+        assert mine.untyped_storage().nbytes() == mine.nbytes
+        assert saved.data_ptr() == address
+        del mine, saved
+
+
+@pytest.mark.parametrize("times", [0.9, 1.1])
+def test_where_all_results_of_a_call_are_a_little_larger_or_smaller_each_finds_its_own(times: float) -> None:
+    memory = OutputMemory()
+    sizes = [2 * LEAST_BYTES, 4 * LEAST_BYTES, 3 * LEAST_BYTES]
+    before = [made.data_ptr() for made in memory.empty([roomy(size) for size in sizes])]
+    for _ in range(2):
+        assert before == [made.data_ptr() for made in memory.empty([roomy(int(times * size)) for size in sizes])]
+    assert memory.kept_bytes == sum(int(max(times, 1) * size) for size in sizes)
+
+
+def test_what_was_not_taken_for_longest_is_forgotten_first() -> None:
+    memory = OutputMemory()
+    address = take(memory).data_ptr()
+    for size in range(1, 40):
+        memory.empty([Room.of((LEAST_BYTES // 4 + size,), torch.float32)])
+        (again,) = memory.empty([LARGE])
+        assert again.data_ptr() == address
+        del again
+
+
+@pytest.mark.parametrize("lengths", [range(40, 400, 24), [400, 240, 333, 280, 210, 390]], ids=["growing", "any"])
+def test_what_lengths_save_for_their_backward_lies_where_it_lay_for_others(
+    lengths: Sequence[int], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[bool] = []
+
+    def noted(room: Room, kept: list[Any]) -> Any:
+        taken = plain(room, kept)
+        found.extend([taken is not None] if room.is_roomy else [])
+        return taken
+
+    plain = output_memory._roomy_for
+    monkeypatch.setattr(output_memory, "_roomy_for", noted)
+    monkeypatch.setattr(output_memory, "SHARED", Shared(OutputMemory))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64), torch.nn.Tanh())
+    run = torch.compile(model, backend="ipu", dynamic=True)
+    for length in lengths:
+        x = torch.randn(4, length, 64, requires_grad=True)
+        made = run(x)
+        made.sin().sum().backward()
+        twin = x.detach().double().requires_grad_()
+        copy.deepcopy(model).double()(twin).sin().sum().backward()
+        torch.testing.assert_close(x.grad.double(), twin.grad, rtol=1e-5, atol=1e-5)
+        assert made.untyped_storage().nbytes() == made.nbytes  # the user's own, which torch.save writes whole
+        del made
+    assert len(found) >= len(lengths)
+    assert sum(found) > len(found) / 2
+
+
 def test_small_results_are_left_to_the_c_library() -> None:
     memory = OutputMemory()
     memory.empty([Room.of((4, 4), torch.float32)])
@@ -155,12 +239,12 @@ def test_copies_lie_as_their_originals_and_in_memory_that_is_taken_again() -> No
     values = [torch.randn(4, 8, 30, 40).to(memory_format=torch.channels_last), torch.randn(300, 400)[::2].bfloat16()]
     dtypes = [torch.bfloat16, torch.float32]
     made = memory.copies(values, dtypes)
-    for copy, value, dtype in zip(made, values, dtypes, strict=True):
-        assert torch.equal(copy, value.to(dtype))
-        assert copy.stride() == value.to(dtype).stride()
-    addresses = [copy.data_ptr() for copy in made]
-    del made, copy
-    assert [copy.data_ptr() for copy in memory.copies(values, dtypes)] == addresses
+    for one, value, dtype in zip(made, values, dtypes, strict=True):
+        assert torch.equal(one, value.to(dtype))
+        assert one.stride() == value.to(dtype).stride()
+    addresses = [one.data_ptr() for one in made]
+    del made, one
+    assert [one.data_ptr() for one in memory.copies(values, dtypes)] == addresses
 
 
 NARROWED = {

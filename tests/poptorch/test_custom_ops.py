@@ -239,3 +239,39 @@ def test_the_error_for_an_op_of_a_library_shows_how_to_give_it_in_torch() -> Non
     code = "\n".join(shown).replace("[...]", "[x + attributes['scale'] * y]")
     exec(code, {"poptorch": poptorch})
     torch.testing.assert_close(poptorch.inferenceModel(Model())(*given), torch.full((2, 3), 5.0))
+
+
+class Gathered(nn.Module):
+    """A layer, and elements of what it gives by the op that PopTorch brings along."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.axis = nn.Linear(3, 5), axis
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> Any:
+        values = self.layer(x)
+        (taken,) = poptorch.custom_op(
+            [values, places], "FastGatherLastDim", "poptorch.custom_ops", 1,
+            example_outputs=[torch.zeros_like(places).to(values.dtype)], attributes={"axis": self.axis},
+        )
+        return taken, poptorch.identity_loss(taken ** 2, "sum")
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_poptorchs_own_gather_is_torchs_along_the_last_dimension(axis: int) -> None:
+    x, places = torch.randn(4, 3), torch.tensor([[4, 0, 4], [1, 2, 3], [0, 0, 0], [3, 4, 1]])
+    model, twin = Gathered(axis), Gathered(axis).double()
+    step = poptorch.trainingModel(model, options(), sgd(model))
+    taken, _ = step(x, places)
+    expected = twin.layer(x.double()).gather(-1, places)
+    (expected ** 2).sum().backward()
+    torch.testing.assert_close(taken.double(), expected, rtol=1e-5, atol=1e-5)
+    rate = sgd(model).param_groups[0]["lr"]
+    moved = twin.layer.weight - rate * twin.layer.weight.grad
+    torch.testing.assert_close(model.layer.weight.double(), moved, rtol=1e-5, atol=1e-5)
+
+
+def test_poptorchs_own_gather_takes_no_other_dimension() -> None:
+    with pytest.raises(poptorch.Error, match="FastGatherLastDim gathers along the last dimension, not axis=0"):
+        poptorch.inferenceModel(Gathered(0))(torch.randn(4, 3), torch.zeros(4, 3, dtype=torch.long))

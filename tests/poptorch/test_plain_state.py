@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from tqdm import tqdm
 
 import torchipu.poptorch as poptorch
 from tests.releases import LEFT_TENSORS
@@ -141,6 +144,46 @@ class Slotted:
 
 
 @LEFT_TENSORS
+@pytest.mark.parametrize("folder", ["users", "lib/python3.11/site-packages", "lib/python3/dist-packages"])
+def test_classes_of_libraries_keep_what_they_got_in_the_meantime(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = f"bars_{folder[-5:].replace('-', '_')}"
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / f"{name}.py").write_text("class Bar:\n    pass\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path / folder)
+    bar = importlib.import_module(name).Bar
+
+    class Named(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not hasattr(bar, "lock"):
+                bar.lock = []
+            bar.lock.append(1)
+            return x * len(bar.lock)
+
+    given = poptorch.inferenceModel(Named())(torch.ones(2))
+    is_of_library = folder != "users"
+    # What a library's class keeps is its own affair: forward finds what its first run left there.
+    assert (given.tolist() == [1, 1]) is not is_of_library
+    assert (len(bar.lock) == 1) is not is_of_library
+
+
+@pytest.mark.parametrize("bar", [tqdm, type("Ours", (tqdm,), {})], ids=["tqdm", "a class of the user's"])
+def test_a_bar_of_tqdm_that_is_shown_while_forward_runs_goes_on(bar: type[tqdm]) -> None:
+    class Named(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in bar(()) if len(x) > 2 else ():
+                x = x + 1
+            return x * 2
+
+    for lock in [name for name in vars(tqdm) if name == "_lock"]:
+        delattr(tqdm, lock)  # as where no bar was shown yet
+    with tqdm(total=3, mininterval=0) as shown:
+        assert poptorch.inferenceModel(Named())(torch.ones(2)).tolist() == [2, 2]
+        shown.update()
+    assert shown.n == 1
+
+
 def test_a_tensor_kept_where_nobody_looks_is_refused() -> None:
     held = Slotted()
 

@@ -1,4 +1,4 @@
-"""While Dynamo captures for torch.compile: signals that come, and Python's collector of garbage.
+"""While Dynamo captures for torch.compile: signals that come, Python's collector of garbage, and a log of torch's.
 
 Dynamo tells that it begins before it calls any backend.
 """
@@ -13,6 +13,7 @@ from typing import Any
 from torch._dynamo.callback import callback_handler
 
 from torchipu.capture import held_signals
+from torchipu.capture.capture_errors import without_torchs_log
 from torchipu.ir.garbage import seldom_collected
 
 held_signals.UNDOING.add(__file__)  # torch counts what it has called; an exception in between keeps that from its end
@@ -20,6 +21,8 @@ held_signals.UNDOING.add(__file__)  # torch counts what it has called; an except
 
 class DynamoSignals:
     """Lets handlers of signals wait while Dynamo captures for a backend, and garbage be collected less often.
+
+    Of sizes that do not fit Dynamo's error tells, without the stack in torch's log before it.
 
     Args:
         backend: Captures for others go on as they do.
@@ -41,6 +44,7 @@ class DynamoSignals:
         if self._is_for_backend():
             self._is_holding = held_signals.hold()
             self._capture.enter_context(seldom_collected())
+            self._capture.enter_context(without_torchs_log())
 
     def end(self, *_: object) -> None:
         """Release them; what has come is handled once Dynamo, which holds a lock as it calls this, has let that go."""

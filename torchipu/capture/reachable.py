@@ -2,12 +2,14 @@
 
 Attributes of its modules, and of objects that they hold; globals, variables of enclosing functions and attributes of
 classes that the code of its methods names, and of the functions that those call, with their defaults and attributes.
-Code of libraries is not looked at.
+Neither the code of libraries is looked at nor a class of theirs that is only named: what it keeps (a lock of ``tqdm``)
+may be in use by others in the meantime.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import sysconfig
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -34,6 +36,8 @@ _LIBRARIES = (
     TORCH_ROOT, OUR_ROOT, "<frozen", sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"],
     sysconfig.get_paths()["platlib"],
 )
+_INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
+"""Folders of libraries wherever they lie: the user's own, or those of the Python that an environment was made from."""
 _OF_LIBRARIES = frozenset({"torch", "torchipu", "numpy", "builtins", *sys.stdlib_module_names})
 
 
@@ -114,7 +118,7 @@ class Reachable:
             f"Attribute {prefix}{{}} of {_braced(type(member).__name__)}", _is_of(type(member), "torch"),
             is_module=True,
         ), prefix)
-        self._class(type(member))
+        self._classes(type(member).__mro__)
 
     def _hold(self, holder: Holder, prefix: str) -> None:
         self.holders.append(holder)
@@ -141,7 +145,7 @@ class Reachable:
             self._function(value)
         elif isinstance(value, type):
             self._seen.pop(id(value))
-            self._class(value)
+            self._classes([one for one in value.__mro__ if not _is_of_library(_file_of(one))])
         elif isinstance(value, torch.nn.Module):
             self._seen.pop(id(value))
             self._module(value, name)
@@ -155,8 +159,8 @@ class Reachable:
             ), f"{name}.")
 
     # ------------------------------------------------------------------ code
-    def _class(self, kind: type) -> None:
-        for one in kind.__mro__:
+    def _classes(self, kinds: Sequence[type]) -> None:
+        for one in kinds:
             if _is_of(one, *self._libraries) or not self._is_new(one):
                 continue
             for value in list(vars(one).values()):
@@ -170,7 +174,7 @@ class Reachable:
 
     def _function(self, function: FunctionType) -> None:
         code = function.__code__
-        if code.co_filename.startswith(_LIBRARIES) or function in self.functions:
+        if _is_of_library(code.co_filename) or function in self.functions:
             return
         self.functions.append(function)
         names = sorted(set(names_in(code)))
@@ -202,7 +206,7 @@ class Reachable:
     def _python_module(self, module: ModuleType, names: Sequence[str]) -> None:
         """Look at those globals of a user's module that code names, as in ``settings.seen``."""
         file = getattr(module, "__file__", None)
-        if file is None or file.startswith(_LIBRARIES) or module.__name__.partition(".")[0] in self._libraries:
+        if file is None or _is_of_library(file) or module.__name__.partition(".")[0] in self._libraries:
             return
         space = vars(module)
         self._hold(Holder(
@@ -309,6 +313,16 @@ def _filled(cells: dict[str, CellType]) -> Iterator[tuple[str, Any]]:
 def _is_of(kind: type, *packages: str) -> bool:
     """Whether a class is one of certain packages."""
     return (kind.__module__ or "").partition(".")[0] in packages
+
+
+def _is_of_library(file: str) -> bool:
+    """Whether a file of code is none of the user's."""
+    return file.startswith(_LIBRARIES) or any(folder in file for folder in _INSTALLED)
+
+
+def _file_of(kind: type) -> str:
+    """Return the file that a class was written in; empty where it is not known."""
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
 
 
 def _braced(text: str) -> str:

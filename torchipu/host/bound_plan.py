@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -79,13 +79,14 @@ class BoundPlan:
         order: In which order parts of the body run, in lanes of their own; None for one micro-batch after another.
         carrier: Of the values that go from one process to another.
         placed: States that lie where `place_states` is told, before anything runs.
+        roomy: Numbers of outputs that lie in memory which other sizes shall find large enough.
     """
 
     def __init__(
         self, host_plan: HostPlan, graph: Graph, replicas: int = 1, *, shares_arena: bool = False,
         observation: Observation | None = None, lanes: Lanes | None = None,
         exchange: Callable[[torch.Tensor, Sequence[Bucket]], Exchange] | None = None, order: Order | None = None,
-        carrier: Carrier | None = None, placed: Sequence[Tensor] = (),
+        carrier: Carrier | None = None, placed: Sequence[Tensor] = (), roomy: Container[int] = (),
     ) -> None:
         self.order, self.carrier = order, carrier
         self.lanes = lanes = (lanes or Lanes()) if order is None else Lanes(order.lanes)
@@ -180,7 +181,8 @@ class BoundPlan:
                 number = FIRST_EXTERNAL + num_inputs + index
                 self.fresh_outputs.append((index, number))
                 strides = None if held.is_contiguous else held.strides
-                self.rooms.append(Room.of(held.shape, TORCH_DTYPES[held.dtype], strides))
+                room = Room.of(held.shape, TORCH_DTYPES[held.dtype], strides)
+                self.rooms.append(room._replace(is_roomy=index in roomy))
                 continue
             allocation = host_plan.allocations[held.buffer]
             self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))

@@ -222,7 +222,11 @@ class GraphExecutor:
                     graph, input_strides=strides, frozen=self.frozen, observation=observation,
                     is_strict=self.is_strict, is_alone=self.is_alone, edge=edge,
                 ).plan()
-            bound = BoundPlan(host_plan, graph, shares_arena=not self.traps, observation=observation)
+            # What a backward reads is no affair of the user's, who saves other results with all of their memory.
+            roomy = self.edge.saved if self.sized is not None else ()
+            bound = BoundPlan(
+                host_plan, graph, shares_arena=not self.traps, observation=observation, roomy=roomy,
+            )
         self.plans[layout, are_apart] = bound
         self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}
         return bound

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -23,6 +26,15 @@ LEAST_BYTES = 64 << 10
 """Smaller blocks the C library keeps by itself: it gives back those of 128 KiB and more."""
 CALLS_KEPT = 2
 """Memory is kept for the results of so many calls, each as large as the largest: of a forward, and its backward."""
+ROOMY = 2
+"""How many times what it is for at first memory is large that other sizes may take: pages that are never written cost
+nothing, and a larger size then writes few that are new."""
+MOST_ROOMY = 2
+"""How many times what it is taken for such memory may be large: a small result does not take that of a large one."""
+
+
+Kind = tuple[int, bool]
+"""Bytes, and whether the memory may be larger: what the user has lies in memory of its own size, saved as such."""
 
 
 class Room(NamedTuple):
@@ -33,12 +45,19 @@ class Room(NamedTuple):
         strides: In elements, as torch counts them.
         dtype: Element type.
         num_bytes: Of all elements.
+        is_roomy: Whether the memory may be larger, so that other sizes take it too.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
     num_bytes: int
+    is_roomy: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """Which memory it takes without a look at other."""
+        return self.num_bytes, self.is_roomy
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...] | None = None) -> Room:
@@ -89,10 +108,32 @@ class _Wanted(NamedTuple):
         return cls(at_first, large, sum(room.num_bytes for _, room in large))
 
 
-class _Kept(NamedTuple):
+@dataclass(slots=True)
+class _Kept:
+    """Memory that is kept.
+
+    Attributes:
+        storage: Its storage.
+        address: Where it lies.
+        capacity: Bytes of it.
+        num_bytes: What it was taken for last.
+        written: The most that it was taken for.
+        is_roomy: Whether it is for several sizes.
+        turn: When it was taken last.
+    """
+
     storage: torch.UntypedStorage
     address: int
+    capacity: int
     num_bytes: int
+    written: int
+    is_roomy: bool
+    turn: int = 0
+
+    @property
+    def kind(self) -> Kind:
+        """Which results take it without a look at others."""
+        return self.num_bytes, self.is_roomy
 
     def is_private(self) -> bool:
         """Whether it is what it was: neither resized, nor moved to where another process may read it."""
@@ -108,25 +149,48 @@ class _Kept(NamedTuple):
 
 
 _NONE: Iterator[_Kept] = iter(())
+_WRITTEN, _TURN = attrgetter("written"), attrgetter("turn")
+
+
+def _roomy_for(room: Room, roomy: list[_Kept]) -> _Kept | None:
+    """Take out, of memory for several sizes by how much was written, what a result fits in; None where none will do.
+
+    That is the smallest that has all pages, or else the one with most of them.
+    """
+    if not room.is_roomy:
+        return None
+    place = bisect_left(roomy, room.num_bytes, key=_WRITTEN)
+    if place < len(roomy) and roomy[place].written <= MOST_ROOMY * room.num_bytes:
+        return roomy.pop(place)
+    if place and roomy[place - 1].capacity >= room.num_bytes:
+        return roomy.pop(place - 1)
+    return None
+
+
+def _fresh_for(room: Room) -> _Kept:
+    capacity = room.num_bytes * (ROOMY if room.is_roomy else 1)
+    storage = _fresh((capacity,), (1,), torch.uint8).untyped_storage()
+    return _Kept(storage, storage.data_ptr(), capacity, room.num_bytes, room.num_bytes, room.is_roomy)
 
 
 class OutputMemory:
     """Storages of earlier results.
 
     A storage is taken again when no tensor, view, NumPy array or process shares it any longer. What is kept is bounded
-    by what calls have asked for; what is in nobody's use goes first.
+    by what calls have asked for; what is in nobody's use goes first, and of that what was not taken for longest.
     """
 
     def __init__(self) -> None:
         self._lock = forks.lock()
         self._kept: list[_Kept] = []
-        self._by_size: dict[int, list[_Kept]] = {}
+        self._by_kind: dict[Kind, list[_Kept]] = {}
         self._largest_call = 0
+        self._turn = 0
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of all storages that are kept, in use or not."""
-        return sum(kept.num_bytes for kept in self._kept)
+        """Bytes of all storages that are kept, in use or not, as far as anything was ever written there."""
+        return sum(kept.written for kept in self._kept)
 
     def empty(self, wanted: Sequence[Room]) -> list[torch.Tensor]:
         """Return tensors whose elements are not set, all of one call.
@@ -146,6 +210,7 @@ class OutputMemory:
             return made
         with self._lock:
             self._largest_call = max(self._largest_call, wanted.large_bytes)
+            self._turn += 1
             storages = self._taken_again(wanted.large) or self._made(wanted.large)
         for (place, room), storage in zip(wanted.large, storages, strict=True):
             made[place].set_(storage, 0, room.shape, room.strides)
@@ -169,38 +234,46 @@ class OutputMemory:
 
     def _taken_again(self, large: Sequence[tuple[int, Room]]) -> list[torch.UntypedStorage] | None:
         """Return memory that is kept; None where there is not enough of it."""
-        idle = {size: filter(_Kept.is_idle, kept) for size, kept in self._by_size.items()}  # each is looked at once
-        found = [next(idle.get(room.num_bytes, _NONE), None) for _, room in large]
-        return None if None in found else [kept.storage for kept in found if kept is not None]
+        idle = {kind: filter(_Kept.is_idle, kept) for kind, kept in self._by_kind.items()}  # each is looked at once
+        found = [next(idle.get(room.kind, _NONE), None) for _, room in large]
+        if None in found:
+            return None
+        taken = [kept for kept in found if kept is not None]
+        for kept in taken:
+            kept.turn = self._turn
+        return [kept.storage for kept in taken]
 
     def _made(self, large: Sequence[tuple[int, Room]]) -> list[torch.UntypedStorage]:
         """Return memory, of what is kept as much as can be; forget what is kept in vain."""
         free = self._take_free()
-        taken = []
-        for _, room in large:
-            fitting = free.get(room.num_bytes)
-            if fitting:
-                taken.append(fitting.pop())
-                continue
-            storage = _fresh((room.num_bytes,), (1,), torch.uint8).untyped_storage()
-            taken.append(_Kept(storage, storage.data_ptr(), room.num_bytes))
-        unused = [one for fitting in free.values() for one in fitting]
-        self._kept = [*unused, *self._kept, *taken]
+        taken = {place: fitting.pop() for place, room in large if (fitting := free.get(room.kind))}
+        left = [one for fitting in free.values() for one in fitting]
+        roomy = sorted((one for one in left if one.is_roomy), key=_WRITTEN)
+        # The largest first, which have least to choose from: where all are a little larger, each finds its own.
+        for place, room in sorted(large, key=lambda one: -one[1].num_bytes):
+            if place not in taken:
+                taken[place] = _roomy_for(room, roomy) or _fresh_for(room)
+        for place, room in large:
+            kept = taken[place]
+            kept.num_bytes, kept.written = room.num_bytes, max(room.num_bytes, kept.written)
+            kept.turn = self._turn
+        unused = [*(one for one in left if not one.is_roomy), *roomy]
+        self._kept = [*sorted(unused, key=_TURN), *self._kept, *taken.values()]
         self._forget_first()
-        self._by_size = {}
+        self._by_kind = {}
         for one in self._kept:
-            self._by_size.setdefault(one.num_bytes, []).append(one)
-        return [one.storage for one in taken]
+            self._by_kind.setdefault(one.kind, []).append(one)
+        return [taken[place].storage for place, _ in large]
 
-    def _take_free(self) -> dict[int, list[_Kept]]:
-        """Take out and return what nobody else has, by bytes; forget what is no longer private."""
-        free: dict[int, list[_Kept]] = {}
+    def _take_free(self) -> dict[Kind, list[_Kept]]:
+        """Take out and return what nobody else has, by kind; forget what is no longer private."""
+        free: dict[Kind, list[_Kept]] = {}
         held = []
         for kept in self._kept:
             if not kept.is_private():
                 continue
             if kept.is_free():
-                free.setdefault(kept.num_bytes, []).append(kept)
+                free.setdefault(kept.kind, []).append(kept)
             else:
                 held.append(kept)
         self._kept = held
@@ -210,7 +283,7 @@ class OutputMemory:
         over = self.kept_bytes - CALLS_KEPT * self._largest_call
         count = 0
         while over > 0:
-            over -= self._kept[count].num_bytes
+            over -= self._kept[count].written
             count += 1
         del self._kept[:count]
 

@@ -23,13 +23,14 @@ RENAMED = {
 }
 """Names that options had once; empty for those that mean nothing any more."""
 WITHOUT_EFFECT = frozenset({
-    "architectures", "decompose_grad_sum", "execute_encoder_on_cpu_for_generation", "explicit_ir_inference",
-    "inference_parallelize_kwargs", "model_type", "name_or_path", "optimum_version", "parallelize_kwargs",
-    "transformers_version", "use_popdist",
+    "architectures", "attn_matrix_target_mem_mb", "decompose_grad_sum", "execute_encoder_on_cpu_for_generation",
+    "explicit_ir_inference", "inference_parallelize_kwargs", "model_type", "name_or_path", "optimum_version",
+    "parallelize_kwargs", "transformers_version", "use_popdist",
 })
 """Keys that files of optimum-graphcore have and that change no number and no placement here.
 
-How Poplar lowers a program (`decompose_grad_sum`, `explicit_ir_inference`) is not chosen; generation, which
+How Poplar lowers a program (`decompose_grad_sum`, `explicit_ir_inference`) is not chosen, nor how attention of Stable
+Diffusion is cut (`attn_matrix_target_mem_mb`); generation, which
 `execute_encoder_on_cpu_for_generation` and the arguments of `parallelize` are about, runs on the host; whether there
 are several processes is the launcher's to say. The others are of the file itself.
 """

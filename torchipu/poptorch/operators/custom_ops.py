@@ -38,7 +38,20 @@ class _CustomOp:
     on_host: bool
 
 
-_OPS: dict[tuple[str, str, int], _CustomOp] = {}
+def _gathered(inputs: Sequence[torch.Tensor], attributes: Mapping[str, Any]) -> torch.Tensor:
+    """Return elements of the first tensor's last dimension by the numbers in the second."""
+    values, places = inputs
+    if attributes.get("axis", -1) not in (-1, values.dim() - 1):
+        raise createPoptorchError(f"FastGatherLastDim gathers along the last dimension, not axis={attributes['axis']}")
+    return torch.gather(values, -1, places.long())
+
+
+OF_POPTORCH = {
+    ("poptorch.custom_ops", "FastGatherLastDim", 1):
+        _CustomOp("poptorch.custom_ops.FastGatherLastDim:1", _gathered, gradient=None, on_host=False),
+}
+"""Custom ops that PopTorch itself brings along; optimum-graphcore's DeBERTa asks for them by name."""
+_OPS: dict[tuple[str, str, int], _CustomOp] = dict(OF_POPTORCH)
 
 
 def registerCustomOp(
