@@ -126,16 +126,20 @@ def test_the_page_says_which_tests_of_poptorch_cannot_pass() -> None:
     assert TESTS not in compatibility()
 
 
-def test_what_is_said_to_differ_from_poptorchs_tests_does_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_to_differ_from_poptorchs_tests_does_so(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
+) -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         print("forward runs")
         return x + 1
 
     settings = poptorch.Options().logCycleCount(True)
+    settings._Popart.set("noSuchOptionOfPopart", 1)
     step = poptorch.inferenceModel(forward, settings)
     assert step(torch.zeros(2)).tolist() == [1, 1]
     assert capsys.readouterr().out.count("forward runs") == 2  # "how often forward runs"
     assert step.cycleCount() > 0  # "cycles without hardware"
+    assert "noSuchOptionOfPopart" in caplog.text  # "unknown options of `_Popart`"
     with pytest.raises(AttributeError):
         poptorch.experimental  # noqa: B018 - "the experimental compiler and eager mode"
 

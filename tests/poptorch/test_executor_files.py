@@ -133,13 +133,13 @@ def test_an_option_that_a_file_cannot_hold_is_named(tmp_path: Path, caplog: pyte
     model = Classifier()
     settings = options(2, 2)
     settings.Precision.autocastPolicy(poptorch.autocasting.Policy(fp16=[torch.nn.Linear]))
-    settings._Popart.set("lstmOptions", {"few": frozenset({1, 2}), "many": np.float32(0.5)})
+    settings._Popart.set("numbersOfMine", {"few": frozenset({1, 2}), "many": np.float32(0.5)})
     step = poptorch.trainingModel(model, settings, sgd(model))
     step.compileAndExport(tmp_path / "model.poptorch", *batch(8))
     assert "The file does not hold poptorch.Options.Precision.autocast_policy, and gives it its default" in caplog.text
     assert "An object of class Policy cannot be stored" in caplog.text
     loaded = poptorch.load(tmp_path / "model.poptorch").options
-    assert loaded._Popart.options["lstmOptions"] == {"few": {1, 2}, "many": 0.5}
+    assert loaded._Popart.options["numbersOfMine"] == {"few": {1, 2}, "many": 0.5}
 
 
 def test_where_a_file_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

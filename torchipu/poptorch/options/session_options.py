@@ -1,8 +1,8 @@
 """Options passed on to the graph compiler by name: which names there are, what values they take, and the log of them.
 
-All of PopART's names are accepted and kept. Those that the emulator acts on are read in `executor.translation`; the
-others change how PopART compiles and not what a model computes. A name that PopART lacks is refused when compiling, as
-there.
+All names are accepted and kept. Those that the emulator acts on are read in `executor.translation`; the others change
+how PopART compiles and not what a model computes. Of a name that PopART is not known to have a warning tells: it refuses
+one, but the list here is no copy of its own.
 """
 
 from __future__ import annotations
@@ -65,24 +65,25 @@ _WARNED: set[str] = set()
 
 
 def check_popart(options: Options) -> None:
-    """Refuse names and values that the graph compiler could not be given, and warn once of codelets.
+    """Refuse values that the graph compiler could not be given, and warn once of each unknown name and of codelets.
 
     Args:
         options: The executor's.
 
     Raises:
-        Error: PopART has no option of a name, a value is neither bool, number or text, nor a list, set or dict of
-            these, or what switches something on or off has another one than a bool.
+        Error: A value is neither bool, number or text, nor a list, set or dict of these, or what switches something on
+            or off has another one than a bool.
     """
     for name, value in options._popart.options.items():
-        if not _is_known(name):
-            raise createPoptorchError(_unknown(name))
+        if not _is_known(name) and name not in _WARNED:
+            _WARNED.add(name)
+            logger.warning(_unknown(name))
         if not _is_passable(value):
             raise createPoptorchError(
                 f"Unsupported value of type {type(value).__name__} for the option {name} of _Popart: it takes a bool, "
                 "an int, a float or a str, a list or set of these, or a dict of them by str"
             )
-        if name.startswith(_SWITCHES) and not isinstance(value, (bool, numbers.Integral)):
+        if name.startswith(_SWITCHES) and name in NAMES and not isinstance(value, (bool, numbers.Integral)):
             raise createPoptorchError(
                 f"Wrong value {value!r} of type {type(value).__name__} for the option {name} of _Popart: it takes a "
                 "bool"
@@ -100,16 +101,13 @@ def _is_known(name: str) -> bool:
 
 
 def _unknown(name: str) -> str:
-    """Return what is wrong with a name that PopART does not have."""
+    """Return what is said of a name that PopART is not known to have."""
     if "codelet" in name.lower():
         return f"Unknown option {name} of _Popart: {_NO_CODELETS}"
     group, dot, _ = name.partition(".")
     if dot and group in NAMES and not group.endswith(_GROUP):
-        return f"Unknown option {name} of _Popart: {group} has no members. Set {group} itself"
-    return (
-        f"Unknown option {name} of _Popart, whose names are those of PopART's session options"
-        f"{nearest(name, NAMES) or '. Leave it out: it would change nothing'}"
-    )
+        return f"Unknown option {name} of _Popart: {group} has no members, so that nothing changes. Set {group} itself"
+    return f"Unknown option {name} of _Popart: it is kept, and changes nothing{nearest(name, NAMES)}"
 
 
 def _is_passable(value: Any) -> bool:
