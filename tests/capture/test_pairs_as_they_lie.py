@@ -1,4 +1,4 @@
-"""Complex arguments and results of calls, and what is computed on pairs as they lie; float64 of eager PyTorch judges."""
+"""Complex arguments and results of calls, and what is computed on pairs as they lie; eager float64 judges."""
 
 from __future__ import annotations
 

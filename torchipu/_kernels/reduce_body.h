@@ -282,6 +282,8 @@ TI_KERNEL(arg_rows) {
   return TI_OK;
 }
 
+#include "arg_columns_body.h"
+
 TI_KERNEL(moment_rows) {
   (void)scratch;
   const moment_rows_ints *const p = (const moment_rows_ints *)ints;

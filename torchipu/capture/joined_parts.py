@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 aten = torch.ops.aten

@@ -79,8 +79,8 @@ class BoundPlan:
         order: In which order parts of the body run, in lanes of their own; None for one micro-batch after another.
         carrier: Of the values that go from one process to another.
         placed: States that lie where `place_states` is told, before anything runs.
-        complex_outputs: Numbers of outputs, pairs ``[..., 2]``, that are complex numbers where they have memory of their
-            own.
+        complex_outputs: Numbers of outputs, pairs ``[..., 2]``, that are complex numbers where they have memory of
+            their own.
     """
 
     def __init__(

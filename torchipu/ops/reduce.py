@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable
 
 from torchipu._kernels.table.reduce import (
+    ARG_COLUMNS,
     ARG_ROWS,
     MOMENT_ROWS,
     REDUCE_BOOLS,
     REDUCE_INTEGERS,
+    REDUCE_PANEL,
+    ArgColumnsInts,
     ArgRowsInts,
     Folding,
     MomentRowsInts,
@@ -23,12 +26,14 @@ from torchipu.host.emit.folded import emit_by_chain
 from torchipu.host.emit.reduce import (
     SHARE,
     adds_stored,
+    columns_of,
     emit_exact,
     emit_logsumexp,
     emit_reduction,
     rows_of,
 )
 from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.sizes import largest
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet
@@ -94,17 +99,34 @@ def extreme(smallest: bool, *, arg_only: bool = False) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         source = op.needed("self")
         kind = DType.FLOAT if source.dtype.is_floating else DType.LONG
-        rows = rows_of(plan, plan.value(source, kind, contiguous=False), reduced_dims(op, source))
+        held, dims = plan.value(source, kind, contiguous=False), reduced_dims(op, source)
+        matrices = columns_of(plan, held, dims)
+        rows = rows_of(plan, held, dims) if matrices is None else matrices
         if arg_only:
-            values, indices = plan.scratch((rows.shape[0],), kind), plan.output(op.outputs[0], DType.LONG)
+            values, indices = plan.scratch((op.outputs[0].num_elements,), kind), plan.output(op.outputs[0], DType.LONG)
         else:
             values, indices = plan.output(op.outputs[0], kind), plan.output(op.outputs[1], DType.LONG)
+        if matrices is not None:
+            _emit_columns(plan, (values, indices), matrices, smallest=smallest)
+            return
         plan.step(
             ARG_ROWS, [values, indices], [rows], ints=ArgRowsInts(rows.shape[1], smallest, kind is DType.LONG),
             items=rows.shape[0], grain=max(1, SHARE // max(1, rows.shape[1])), writes=[Blocks.of(rows.shape[:1], (1,))],
         )
 
     return emit
+
+
+def _emit_columns(
+    plan: HostPlanner, out: tuple[HostTensor, HostTensor], held: HostTensor, *, smallest: bool,
+) -> None:
+    """Emit extremes, and where they are, of matrices ``[matrices, extent, columns]`` down their columns."""
+    matrices, extent, columns = held.shape
+    plan.step(
+        ARG_COLUMNS, out, [held], ints=ArgColumnsInts(extent, columns, smallest, held.dtype is DType.LONG),
+        items=matrices * -(-columns // REDUCE_PANEL), grain=largest(1, SHARE // largest(1, extent * REDUCE_PANEL)),
+        writes=[Blocks.of((matrices, columns), (1, REDUCE_PANEL))] * 2,
+    )
 
 
 def moments(*, root: bool, mean: bool) -> Emitter:

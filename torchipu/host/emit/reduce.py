@@ -37,6 +37,8 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.samples import Samples
 
 SHARE = 16384  # elements of one thread's share
+LEAST_COLUMNS = 16  # fewer do not fill a vector
+SHORT_ROW = 32  # up to which rows are turned into columns where extremes are sought with their places
 MIN_CHUNK = 16384  # a long reduction is cut into chunks of at least this many elements ...
 MAX_CHUNKS = 32  # ... but never more chunks than this: a fixed number, so that results do not depend on threads
 LEAST_TALL = 16  # rows that are left where several of few columns are taken as one
@@ -87,6 +89,36 @@ def rows_of(plan: HostPlanner, held: HostTensor, dims: Sequence[int]) -> HostTen
         emit_copy(plan, dense, view)
         view = dense
     return HostTensor(view.buffer, view.offset, (rows, length), contiguous_strides((rows, length)), held.dtype)
+
+
+def columns_of(plan: HostPlanner, held: HostTensor, dims: Sequence[int]) -> HostTensor | None:
+    """Return the operand as dense matrices ``[matrices, reduced, columns]``; None where rows are better gone along.
+
+    To take rows of a few values one by one takes longer than to turn them into columns, of which each lane has one.
+
+    Args:
+        plan: Receives a copy where the operand does not lie so.
+        held: The operand, any strides.
+        dims: That are reduced; one of them, or None is returned.
+    """
+    if len(dims) != 1 or held.num_elements == 0:
+        return None
+    dim = dims[0]
+    before, extent, behind = math.prod(held.shape[:dim]), held.shape[dim], math.prod(held.shape[dim + 1 :])
+    if behind >= LEAST_COLUMNS:
+        lies = held
+        if not held.is_contiguous:
+            lies = plan.scratch(held.shape, held.dtype)
+            emit_copy(plan, lies, held)
+        shape = (before, extent, behind)
+        return HostTensor(lies.buffer, lies.offset, shape, contiguous_strides(shape), held.dtype)
+    if extent > SHORT_ROW or before * behind < LEAST_COLUMNS:
+        return None
+    turned = held.permuted((dim, *(other for other in range(len(held.shape)) if other != dim)))
+    lies = plan.scratch(turned.shape, held.dtype)
+    emit_copy(plan, lies, turned)
+    shape = (1, extent, before * behind)
+    return HostTensor(lies.buffer, lies.offset, shape, contiguous_strides(shape), held.dtype)
 
 
 def emit_reduction(
@@ -290,8 +322,7 @@ def emit_exact(
         held, dims = rows_of(plan, held, dims), (1,)
         (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
     total, items = math.prod(held.shape[d] for d in dims), out.num_elements
-    goes_down = total > 0 and folding is not Folding.PRODUCT
-    columns = _columns((kept, kept_strides), (reduced, reduced_strides)) if goes_down else 0
+    columns = _columns((kept, kept_strides), (reduced, reduced_strides)) if total > 0 else 0
     if columns:
         items = items // columns * -(-columns // INTEGER_PANEL)
         kept, kept_strides = (kept[:-1], kept_strides[:-1]) if len(kept) > 1 else ((1,), (0,))
