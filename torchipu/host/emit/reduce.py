@@ -153,6 +153,25 @@ def emit_reduction(
         emit_reduction(plan, sums, wide, (dim,), folding)
         emit_reduction(plan, out, sums, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
         return
+    most = _most_together(columns, total, reduced_strides, held)
+    if most > 2 * together and type(total) is int:
+        rest, outer = kept[:-1], kept_strides[:-1]
+        sums, dim, main = plan.scratch((*rest, most + 1, columns)), len(rest), total // most * most
+        for begin, rows, count in ((0, main // most, most), (main, total - main, 1)):  # a few rows are left over
+            part = HostTensor(
+                held.buffer, held.offset + begin * columns, (*rest, rows, count * columns),
+                (*outer, count * columns, 1), held.dtype,
+            )
+            place = HostTensor(
+                sums.buffer, sums.offset + (most * columns if begin else 0), (*rest, count, columns), sums.strides,
+                sums.dtype,
+            )
+            found = place if place.is_contiguous else plan.scratch(place.shape)
+            emit_reduction(plan, found, part, (dim,), folding)
+            if found is not place:
+                emit_copy(plan, place, found)
+        emit_reduction(plan, out, sums, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
+        return
     if _are_few(columns, reduced, held) and columns < results:
         columns = 0
     items = results if not columns else results // columns * -(-columns // REDUCE_PANEL)
@@ -231,10 +250,15 @@ def _columns(kept: _Walk, reduced: _Walk) -> int:
 
 def _rows_together(columns: int, total: int, strides: Sequence[int], held: HostTensor) -> int:
     """Return how many rows of few columns are taken as one, where they lie one behind the other; 1 for each alone."""
+    most = _most_together(columns, total, strides, held)
+    return next(count for count in range(most, 0, -1) if total % count == 0)
+
+
+def _most_together(columns: int, total: int, strides: Sequence[int], held: HostTensor) -> int:
+    """Return how many rows of few columns may be taken as one, where they lie one behind the other."""
     if not columns or tuple(strides) != (columns,) or held.dtype is not DType.FLOAT:
         return 1
-    most = max(1, min(REDUCE_PANEL // columns, total // LEAST_TALL))
-    return next(count for count in range(most, 0, -1) if total % count == 0)
+    return max(1, min(REDUCE_PANEL // columns, total // LEAST_TALL))
 
 
 def _are_few(columns: int, reduced: Sequence[int], held: HostTensor) -> bool:
