@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from torchipu.host.resting import resting
+
 pytest.importorskip("torch._subclasses.complex_tensor")
 
 Function = Callable[..., torch.Tensor]
@@ -151,3 +153,25 @@ def test_sizes_that_change(dynamic: bool | None) -> None:
             x, y = drawn(rows, 6), drawn(rows, 6, seed=1)
             for mine, its in zip(compiled(x, y), (x * y, x.sum(0), x + y), strict=True):
                 torch.testing.assert_close(mine, its)
+
+
+def test_zeros_of_graphs_that_do_not_run_are_complex() -> None:
+    x = drawn(3, 4)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: (x * x, torch.view_as_real(x) * 2), backend="ipu")
+    for _ in range(2):
+        with resting():
+            found, parts = compiled(x)
+        assert torch.equal(found, torch.zeros(3, 4, dtype=torch.complex64))
+        assert torch.equal(parts, torch.zeros(3, 4, 2))
+        torch.testing.assert_close(compiled(x)[0], x * x)
+
+
+def test_images_of_complex_numbers_in_channels_last_order() -> None:
+    x = drawn(2, 3, 4, 5)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: (x + x).contiguous(memory_format=torch.channels_last), backend="ipu")
+    for _ in range(3):
+        found = compiled(x)
+        torch.testing.assert_close(found, x + x)
+        assert found.is_contiguous(memory_format=torch.channels_last)

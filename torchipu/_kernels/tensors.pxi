@@ -3,17 +3,17 @@
 
 cdef bint lies_row_major(tensor, dtype) except -1:
     """Whether a tensor is of an element type and row-major, and means what its memory holds."""
-    return tensor.dtype is dtype and tensor.is_contiguous() and is_as_held(tensor)
+    return tensor.dtype is dtype and tensor.is_contiguous() and is_as_held(tensor, dtype)
 
 
 cdef bint lies_in(tensor, dtype, strides) except -1:
     """Whether a tensor is of an element type, has these strides, and means what its memory holds."""
-    return tensor.dtype is dtype and tensor.stride() == strides and is_as_held(tensor)
+    return tensor.dtype is dtype and tensor.stride() == strides and is_as_held(tensor, dtype)
 
 
-cdef bint is_as_held(tensor) except -1:
+cdef bint is_as_held(tensor, dtype) except -1:
     """Whether a tensor means what its memory holds: torch leaves no sign to the reader, nor has it zeros without memory."""
-    return not (tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor())
+    return not (tensor.is_neg() or tensor._is_zerotensor() or (dtype.is_complex and tensor.is_conj()))
 
 
 def are_row_major(tensors, dtypes):

@@ -56,6 +56,8 @@ class _Joining:
         arguments = _ARGUMENTS.get(real.target)
         if arguments is None or real.kwargs != imaginary.kwargs or not real.kwargs.keys() <= _KEYWORDS:
             return None
+        if real.kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
+            return None
         if len(real.args) != len(imaginary.args) or not (real.target in _VIEWS or _is_used_here(real, imaginary)):
             return None
         given: list[Any] = []

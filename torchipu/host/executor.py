@@ -121,9 +121,10 @@ class GraphExecutor:
             Values of ``graph.outputs``, in order.
         """
         if is_resting():
-            zeros = zeros_of(self.graph.outputs)
             return [
-                zero.bfloat16() if number in self.edge.bfloat_outputs else zero for number, zero in enumerate(zeros)
+                zero.bfloat16() if number in self.edge.bfloat_outputs
+                else torch.view_as_complex(zero) if number in self.edge.complex_outputs else zero
+                for number, zero in enumerate(zeros_of(self.graph.outputs))
             ]
         given = list(tensors)
         places = [place for place, dtype in enumerate(self.types_held) if given[place].dtype is not dtype]
