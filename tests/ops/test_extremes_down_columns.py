@@ -116,3 +116,27 @@ def test_sums_without_what_is_no_number(dtype: torch.dtype) -> None:
     torch.compile(lambda x: x.nansum(0).sum(), backend="ipu")(given).backward()
     judged.nansum(0).sum().backward()
     torch.testing.assert_close(given.grad.double(), judged.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 40), (3, 1000), (5, 4099), (2, 3, 131), (70, 33)], ids=str)
+@pytest.mark.parametrize("is_finite", [True, False])
+def test_reductions_of_halves_as_they_lie(dtype: torch.dtype, shape: tuple[int, ...], is_finite: bool) -> None:
+    """Along rows, of all, and down columns; NaN and infinities among them, or magnitudes whose sums stay finite."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(9)).to(dtype) if is_finite else drawn(shape, dtype)
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        norm = torch.linalg.vector_norm
+        return (
+            x.amax(), x.amin(-1), *torch.aminmax(x), *torch.aminmax(x, dim=-1), x.amax(0), norm(x), norm(x, 1, dim=-1),
+            norm(x, torch.inf, dim=-1), norm(x, dim=0), x[..., :33].prod(-1), x.sum(-1), x.mean(),
+        )
+
+    torch._dynamo.reset()
+    bound = {torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    for number, (mine, its) in enumerate(zip(torch.compile(run, backend="ipu")(x), run(x.double()), strict=True)):
+        is_exact = number < 7
+        its = its.to(dtype) if is_exact else its
+        torch.testing.assert_close(
+            mine.to(its.dtype), its, rtol=0 if is_exact else bound, atol=0 if is_exact else bound, equal_nan=True,
+        )

@@ -25,11 +25,11 @@ from torchipu.device.tilings.folds import Reducing
 from torchipu.host.emit.folded import emit_by_chain
 from torchipu.host.emit.reduce import (
     SHARE,
-    adds_stored,
     columns_of,
     emit_exact,
     emit_logsumexp,
     emit_reduction,
+    reduces_stored,
     rows_of,
 )
 from torchipu.ir.graph import Op, Tensor
@@ -76,7 +76,7 @@ def _as_stored(source: Tensor, dims: tuple[int, ...], folding: Folding, plan: Ho
     stored = plan.stored_type(source)
     if stored is not DType.FLOAT:
         held = plan.value(source, stored, contiguous=False)
-        if adds_stored(held, dims, folding):
+        if reduces_stored(held, dims, folding):
             return held
     return plan.value(source, DType.FLOAT, contiguous=False)
 
@@ -163,7 +163,7 @@ def vector_norm(op: Op, plan: HostPlanner) -> None:
     dims, result = reduced_dims(op, source), op.outputs[0]
     if emit_by_chain(plan, source, dims, folding, lambda: plan.output(result, DType.FLOAT), root=order == 2):
         return
-    held = plan.value(source, DType.FLOAT, contiguous=False)
+    held = _as_stored(source, dims, folding, plan)
     emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, folding, root=order == 2)
 
 

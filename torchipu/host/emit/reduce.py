@@ -130,7 +130,7 @@ def emit_reduction(
     Args:
         plan: Receives the steps.
         out: FLOAT, as many elements as the kept dimensions have.
-        held: FLOAT operand, any strides; HALF or BFLOAT where `adds_stored` says so.
+        held: FLOAT operand, any strides; HALF or BFLOAT where `reduces_stored` says so.
         dims: Dimensions to reduce, ascending.
         folding: What becomes of the values.
         scale: Multiplies the result.
@@ -229,17 +229,19 @@ def emit_logsumexp(plan: HostPlanner, out: HostTensor, held: HostTensor, dims: S
     )
 
 
-def adds_stored(held: HostTensor, dims: Sequence[int], folding: Folding) -> bool:
-    """Whether halves or bfloats are added as they lie, down columns or along rows.
+def reduces_stored(held: HostTensor, dims: Sequence[int], folding: Folding) -> bool:
+    """Whether halves or bfloats are reduced as they lie, along rows, or added down columns.
 
     To make floats of them is a pass of its own.
     """
-    if held.dtype not in (DType.HALF, DType.BFLOAT) or folding is not Folding.SUM or not held.num_elements:
+    if held.dtype not in (DType.HALF, DType.BFLOAT) or not held.num_elements:
         return False
     kept, reduced = _split(held, dims)
     if max(len(kept[0]), len(reduced[0])) > REDUCE_DIMS:
         return False
-    return bool(_columns(kept, reduced)) or (reduced[1][-1] == 1 and reduced[0][-1] > REDUCE_FEW)
+    if _columns(kept, reduced):
+        return folding is Folding.SUM
+    return bool(reduced[1][-1] == 1 and reduced[0][-1] > REDUCE_FEW)
 
 
 def _columns(kept: _Walk, reduced: _Walk) -> int:
