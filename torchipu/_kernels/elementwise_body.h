@@ -398,6 +398,7 @@ TI_SCALAR(l, int64_t, int64_t, pow, {
 /* Loads, stores and rounding are done by the interpreter itself, which knows shapes and numbers of elements. */
 static int FN(x_load)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int FN(x_store)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
+static int FN(x_multiply_pairs)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int FN(x_load_pair)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int FN(x_store_pair)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int FN(x_round_store)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
@@ -417,6 +418,7 @@ static void FN(fill_constant)(char *reg, int dtype, int64_t integer, double numb
   else for (int i = 0; i < HALF_VL; i++) ((int64_t *)reg)[i] = integer;
 }
 
+#include "pair_products_body.h"
 /* Brings elements [start, start + n) of an operand to a register, or shows them there where they lie. */
 TI_INLINE void FN(load_operand)(char *const *args, const chain_slot *slots, const chain_instruction *q, int number, int64_t start,
                                 long n, int64_t block, const int64_t *from, char **at, char *const *own, long *mask, int *filled_by) {
@@ -556,6 +558,11 @@ TI_INLINE int FN(run_piece)(FN(chain_call) *c, int64_t start, long n) {
       const chain_slot *slot = slots + q->result;
       FN(spread)(c, q->a, n), FN(spread)(c, q->b, n);
       FN(walk_pair)((float *)at[q->a], (float *)at[q->b], (float *)c->args[slot->argument], slot, start, n, 1);
+    } else if (q->operation == TI_OP_x_multiply_pairs) {
+      const chain_slot *const walks[] = {slots + q->result, slots + q->a, slots + q->b};
+      float *const *const memory = (float *const *)c->args;
+      FN(multiply_walked)(memory[walks[0]->argument], memory[walks[1]->argument], memory[walks[2]->argument], walks, start, n,
+                          c->constants + q->scalar);
     } else if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
       const int64_t *state = q->b == q->a ? 0 : (const int64_t *)c->args[slots[q->b].argument];
       const float *from = (const float *)at[q->a];

@@ -79,7 +79,7 @@ TI_INLINE VF FN(combine_both)(VF a, VF x, VF y, const int mode) {
 TI_INLINE VF FN(from_stored)(const uint16_t *p, const int stored) {
   return stored == TI_STORED_BFLOATS ? FN(from_bfloat)(p) : FN(from_half)(p);
 }
-/* What up to 2048 neighbours come to in each lane; of halves and bfloats the sum; together with those of y, where there are some. */
+/* What up to 2048 neighbours come to in each lane; floats, halves or bfloats; together with those of y, where there are some. */
 TI_INLINE VF FN(fold_lanes)(const void *from, const float *y, long n, const int mode, const int stored) {
   const float *const x = (const float *)from;
   const uint16_t *const h = (const uint16_t *)from;
@@ -131,14 +131,24 @@ static double FN(reduce_run)(const float *x, int64_t stride, int64_t n, int mode
     default: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST_MAGNITUDE);
   }
 }
-static double FN(reduce_stored)(const uint16_t *x, int64_t n, int stored) {
-  double r = 0;
-  for (int64_t i = 0; i < n; i += 2048) {
-    const long part = (long)(n - i < 2048 ? n - i : 2048);
-    if (stored == TI_STORED_BFLOATS) r += FN(reduce_block)(x + i, part, TI_FOLDING_SUM, TI_STORED_BFLOATS);
-    else r += FN(reduce_block)(x + i, part, TI_FOLDING_SUM, TI_STORED_HALVES);
-  }
+TI_INLINE double FN(reduce_stored_as)(const uint16_t *x, int64_t n, const int mode, const int stored) {
+  double r = FN(neutral)(mode);
+  for (int64_t i = 0; i < n; i += 2048)
+    r = FN(combine1)(r, FN(reduce_block)(x + i, (long)(n - i < 2048 ? n - i : 2048), mode, stored), FN(joining)(mode));
   return r;
+}
+static double FN(reduce_stored)(const uint16_t *x, int64_t n, int mode, int stored) {
+#define TI_CASE(m) \
+  case TI_FOLDING_##m: \
+    return stored == TI_STORED_BFLOATS ? FN(reduce_stored_as)(x, n, TI_FOLDING_##m, TI_STORED_BFLOATS) \
+                                       : FN(reduce_stored_as)(x, n, TI_FOLDING_##m, TI_STORED_HALVES);
+  switch (mode) {
+    TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
+    default: break;
+  }
+#undef TI_CASE
+  return stored == TI_STORED_BFLOATS ? FN(reduce_stored_as)(x, n, TI_FOLDING_LARGEST_MAGNITUDE, TI_STORED_BFLOATS)
+                                     : FN(reduce_stored_as)(x, n, TI_FOLDING_LARGEST_MAGNITUDE, TI_STORED_HALVES);
 }
 /* Two runs together: a sum of products, of squares of differences or of their magnitudes. */
 static double FN(reduce_both)(const float *x, const float *y, int64_t n, int mode) {

@@ -71,7 +71,6 @@ TI_KERNEL(reduce_rows) {
   const float *const x = (const float *)args[1];
   const uint16_t *const halves = (const uint16_t *)args[1];
   int64_t index[TI_REDUCE_DIMS];
-  if (stored && mode != TI_FOLDING_SUM) return TI_TRAP_INTERNAL;
   /* rows of one run each: where a short one lies takes as long to say as what it holds to add up */
   if (chunks == 1 && reduced->dims == 1) {
     const int64_t stride = reduced->strides[0], apart = p->kept.strides[0];
@@ -84,7 +83,7 @@ TI_KERNEL(reduce_rows) {
       return TI_OK;
     }
     for (int64_t item = begin; item < end && p->kept.dims == 1; item++) {
-      const double run = stored ? FN(reduce_stored)(halves + item * apart, total, stored) : FN(reduce_run)(x + item * apart, stride, total, mode);
+      const double run = stored ? FN(reduce_stored)(halves + item * apart, total, mode, stored) : FN(reduce_run)(x + item * apart, stride, total, mode);
       const double r = FN(combine1)(FN(neutral)(mode), run, FN(joining)(mode)) * scale;
       ((float *)args[0])[item] = (float)(p->root ? sqrt(r) : r);
     }
@@ -100,7 +99,7 @@ TI_KERNEL(reduce_rows) {
     while (todo > 0) {
       const int64_t run = ti_min(reduced->shape[reduced->dims - 1] - index[reduced->dims - 1], todo);
       const int64_t from = place + offset;
-      const double part = stored ? FN(reduce_stored)(halves + from, run, stored)
+      const double part = stored ? FN(reduce_stored)(halves + from, run, mode, stored)
                                   : FN(reduce_run)(x + from, reduced->strides[reduced->dims - 1], run, mode);
       r = FN(combine1)(r, part, FN(joining)(mode));
       todo -= run;
@@ -281,6 +280,8 @@ TI_KERNEL(arg_rows) {
   }
   return TI_OK;
 }
+
+#include "arg_columns_body.h"
 
 TI_KERNEL(moment_rows) {
   (void)scratch;

@@ -22,11 +22,15 @@
     else for (int64_t i = 0; i < n; i++) most = x[i * stride] < most ? x[i * stride] : most; \
     return mode == TI_FOLDING_LARGEST ? ti_max(r, most) : ti_min(r, most); \
   }
-/* As many columns as a panel has (by no product: few ask for one), down `n` rows; `first` says whether nothing has been found yet. */
+/* As many columns as a panel has, down `n` rows; `first` says whether nothing has been found yet. */
 #define TI_DOWN(T, name) \
   static void FN(integer_columns_##name)(const T *x, int64_t stride, int64_t n, int64_t width, int mode, int first, int64_t *r) { \
     if (mode == TI_FOLDING_SUM) { \
       for (; n > 0; n--, x += stride) for (int64_t j = 0; j < width; j++) r[j] = (int64_t)((uint64_t)r[j] + (uint64_t)(int64_t)x[j]); \
+      return; \
+    } \
+    if (mode == TI_FOLDING_PRODUCT) { \
+      for (; n > 0; n--, x += stride) for (int64_t j = 0; j < width; j++) r[j] = (int64_t)((uint64_t)r[j] * (uint64_t)(int64_t)x[j]); \
       return; \
     } \
     T most[TI_INTEGER_PANEL]; \

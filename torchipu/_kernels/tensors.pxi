@@ -3,16 +3,17 @@
 
 cdef bint lies_row_major(tensor, dtype) except -1:
     """Whether a tensor is of an element type and row-major, and means what its memory holds."""
-    if tensor.dtype is not dtype or not tensor.is_contiguous():
-        return False
-    return not (tensor.is_neg() or tensor._is_zerotensor())
+    return tensor.dtype is dtype and tensor.is_contiguous() and is_as_held(tensor, dtype)
 
 
 cdef bint lies_in(tensor, dtype, strides) except -1:
     """Whether a tensor is of an element type, has these strides, and means what its memory holds."""
-    if tensor.dtype is not dtype or tensor.stride() != strides:
-        return False
-    return not (tensor.is_neg() or tensor._is_zerotensor())
+    return tensor.dtype is dtype and tensor.stride() == strides and is_as_held(tensor, dtype)
+
+
+cdef bint is_as_held(tensor, dtype) except -1:
+    """Whether a tensor means what its memory holds: torch leaves no sign to the reader, nor has it zeros without memory."""
+    return not (tensor.is_neg() or tensor._is_zerotensor() or (dtype.is_complex and tensor.is_conj()))
 
 
 def are_row_major(tensors, dtypes):
@@ -20,7 +21,7 @@ def are_row_major(tensors, dtypes):
 
     Args:
         tensors: Of torch.
-        dtypes: Of torch, real ones, as many.
+        dtypes: Of torch, as many.
     """
     cdef Py_ssize_t place
     if len(tensors) != len(dtypes):

@@ -14,7 +14,7 @@ from torchipu import artifacts
 from torchipu._kernels.abi import Call
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.backend.counts import COUNTS
-from torchipu.backend.expected import edge_of, expected_of
+from torchipu.backend.expected import edge_of, expected_of, held_as_pairs
 from torchipu.backend.results import (
     Kind,
     Part,
@@ -29,13 +29,14 @@ from torchipu.backend.results import (
     pieces_of_gradients,
 )
 from torchipu.backend.written import stored_over
-from torchipu.capture.complex_numbers import with_complex_results, without_complex
+from torchipu.capture.complex_numbers import complex_placeholders, with_complex_results, without_complex
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.symbols import Symbols
 from torchipu.compiler import Compiled
 from torchipu.host.agreement import Agreement
 from torchipu.host.border import resolved
 from torchipu.host.collectives import wait_for
+from torchipu.host.complex_pairs import COMPLEX, strides_of_complex
 from torchipu.host.executor import GraphExecutor, threads_of_torch
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.sized_plans import PlansOfCall, SizedPlans
@@ -105,6 +106,7 @@ class Recipe:
     def program(self, module: GraphModule, *, is_dynamic: bool) -> Program:
         """Return the program of a graph with static sizes."""
         apart = kept_apart(module, self.num_results)
+        complexes = complex_placeholders(module)
         module = without_complex(module)
         imported = self.imported(module)
         compiled = self.compiled(imported.graph)
@@ -124,7 +126,7 @@ class Recipe:
             for place, argument in self.pieces(module).items() if (lies := shown[place]) is not None
         }
         return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic), apart, parts, pieces,
-                       bfloats=bfloats)
+                       bfloats=bfloats, complexes=held_as_pairs(imported, complexes))
 
     def pieces(self, module: GraphModule) -> dict[int, int]:
         """Return by number the results that only show elements of a gradient that is given, with its place."""
@@ -183,12 +185,14 @@ class Program:
         sized: The plans of the graph after all passes as it was before its sizes were known, and what these are; its
             ops may be those with sizes then.
         bfloats: Inputs of the graph as imported that come as bfloat16.
+        complexes: Inputs of the graph as imported, pairs ``[..., 2]``, that come as complex numbers of their type.
     """
 
     def __init__(
         self, imported: Imported, graph: Graph, recipe: Recipe, shown: Sequence[Shown | None], kinds: Sequence[Kind],
         apart: frozenset[int], parts: Mapping[int, Part] | None = None, pieces: Mapping[int, Piece] | None = None,
         sized: tuple[PlansOfResults, Sequence[Any], Settling] | None = None, bfloats: frozenset[Tensor] = frozenset(),
+        complexes: frozenset[Tensor] = frozenset(),
     ) -> None:
         self.parts, pieces = parts or {}, pieces or {}
         options, num_results = recipe.options, recipe.num_results
@@ -211,7 +215,7 @@ class Program:
         over = {} if stays else stored_over(imported, graph, recipe.written, shown)
         is_observed = options.floating_point_exceptions or options.statistics
         self.edge = edge_of(
-            graph, expected, over, bfloats, has_sizes=sized is not None, is_observed=is_observed,
+            graph, expected, over, bfloats, complexes, has_sizes=sized is not None, is_observed=is_observed,
             are_gradients=recipe.leg is Leg.BACKWARD,
         )
         self.executor = GraphExecutor(
@@ -223,7 +227,10 @@ class Program:
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
         self.arguments = [place[tensor] for tensor in self.executor.arguments]
-        self.foreign = [place[tensor] for tensor in self.executor.arguments if tensor.role is not Role.ACTIVATION]
+        self.foreign = [
+            place[tensor] for tensor in self.executor.arguments
+            if tensor.role is not Role.ACTIVATION or tensor in complexes
+        ]
         self.awaited = [place[tensor] for tensor in imported.awaited if tensor in place]
         agreement = Agreement(imported.graph)
         self.agreement = agreement if agreement.ops else None
@@ -239,7 +246,10 @@ class Program:
                 self.results.append(Result(output=number[value], visible=visible, apart=away, fake=layout))
             elif value in place:
                 owned = visible and kinds[position] is not Kind.INPUT
-                self.results.append(Result(argument=place[value], visible=owned, apart=away, fake=layout))
+                in_parts = value in complexes and layout is not None and not layout.dtype.is_complex
+                self.results.append(Result(
+                    argument=place[value], in_parts=in_parts, visible=owned, apart=away, fake=layout,
+                ))
             else:
                 self.results.append(Result(constant=imported.constants[value].clone(), visible=visible))
         self.pieces = [place for place, result in enumerate(self.results) if result.piece is not None]
@@ -268,7 +278,10 @@ class Program:
         for result, number in zip(visible, numbers, strict=True):
             layout = result.fake
             dtype = torch.bfloat16 if number in self.edge.bfloat_outputs else TORCH_DTYPES[graph.outputs[number].dtype]
-            if layout is not None and not layout.is_as_made(dtype, self.edge.strides.get(number)):
+            strides = self.edge.strides.get(number)
+            if number in self.edge.complex_outputs:
+                dtype, strides = COMPLEX[dtype], None if strides is None else strides_of_complex(strides)
+            if layout is not None and not layout.is_as_made(dtype, strides):
                 return None
         return frozenset([*numbers, *away])
 
@@ -277,7 +290,7 @@ class Program:
         self._was_quick_sought = True
         if self.has_effects or self.agreement is not None or self.awaited:
             return None
-        if any(result.constant is not None for result in self.results):
+        if any(result.constant is not None or result.in_parts for result in self.results):
             return None
         return self.executor.repeated(self.arguments, [
             (result.output, result.argument) for result in self.results
@@ -306,19 +319,21 @@ class Program:
         if self.agreement is not None:
             self.agreement.reach()
         outputs = self.executor.as_they_lie([values[index] for index in self.arguments])
+        given = values
         if outputs is None:
+            values = list(given)  # what is handed back is the caller's, and not the pairs of its complex numbers
             for index in self.foreign:
                 values[index] = resolved(values[index])
             outputs = self.executor(*(values[index] for index in self.arguments))
         if self.returned_as_made is not None and self.returned_as_made.isdisjoint(self.executor.shared_results):
             if not self._was_quick_sought:
                 self.quick = self._find_quick()
-            return [result.pick(values, outputs) for result in self.results]
-        taken = {memory_of(value) for value in values if isinstance(value, torch.Tensor)}
+            return [result.pick(given, outputs) for result in self.results]
+        taken = {memory_of(value) for value in given if isinstance(value, torch.Tensor)}
         returned = []
         for place, result in enumerate(self.results):
-            value = result.pick(values, outputs)
-            if place in self.written and value is values[self.written[place]]:
+            value = result.pick(given, outputs)
+            if place in self.written and value is given[self.written[place]]:
                 returned.append(value)  # it is what AOT autograd is to copy it into
                 continue
             if result.visible and isinstance(value, torch.Tensor):

@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchipu.capture.joint_graph import shares_memory
-from torchipu.host.border import as_type
+from torchipu.host.border import as_type, resolved
 from torchipu.host.output_memory import OutputMemory
 from torchipu.ir.guards import Numbers
 from torchipu.ir.sizes import settled
@@ -182,6 +182,7 @@ class Result:
         output: Number of the program's output.
         argument: Number of the argument.
         piece: How it lies in the memory of an argument, for one that is made of that.
+        in_parts: Whether the argument is complex, and this the pairs of its parts.
         visible: Whether the caller may write into it, so that it must not share memory with anything else.
         apart: Whether it is saved for the backward and a copy in the model, so that whoever writes into an argument
             or a visible result must not reach it.
@@ -192,6 +193,7 @@ class Result:
     output: int | None = None
     argument: int | None = None
     piece: Piece | None = None
+    in_parts: bool = False
     visible: bool = False
     apart: bool = False
     fake: Layout | None = None
@@ -202,7 +204,9 @@ class Result:
             return outputs[self.output]
         if self.piece is not None:
             return self.piece.of(arguments)
-        return arguments[self.argument] if self.argument is not None else self.constant
+        if self.argument is None:
+            return self.constant
+        return resolved(arguments[self.argument]) if self.in_parts else arguments[self.argument]
 
     def own(self, value: torch.Tensor, taken: set[int], memory: OutputMemory) -> torch.Tensor:
         """Return the value in torch's type and strides, in memory of its own; enter that into ``taken``.

@@ -12,10 +12,11 @@ from torch.fx import GraphModule, Node
 
 from torchipu import artifacts
 from torchipu.backend.counts import COUNTS
+from torchipu.backend.expected import held_as_pairs
 from torchipu.backend.fitting import AHEAD, Checked, larger, looked_ahead
 from torchipu.backend.program import PlansOfResults, Program, Recipe, matters_at_border
 from torchipu.backend.results import Piece, Shown, handed_back, kept_apart
-from torchipu.capture.complex_numbers import with_complex_results, without_complex
+from torchipu.capture.complex_numbers import complex_placeholders, with_complex_results, without_complex
 from torchipu.capture.control import is_control
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.strides import READERS, WRITERS
@@ -74,7 +75,7 @@ class SymbolicGraph:
     def __init__(self, gm: GraphModule, recipe: Recipe, offsets: frozenset[int]) -> None:
         real = _of_real_numbers(gm)
         _refuse_what_is_captured_by_size(real)
-        self.recipe = recipe
+        self.recipe, self.complexes = recipe, complex_placeholders(gm)
         # Between our forward and backward lies what was saved as the forward made it, and not as torch would have.
         self.saved = frozenset(place for place, what in enumerate(recipe.given) if what.role is Role.ACTIVATION)
         self.offsets = offsets - self.saved
@@ -157,7 +158,7 @@ class SymbolicGraph:
                 pieces[place] = Piece(argument, base.settled(settling.numbers), lies)
         return Program(
             plain, graph, self.recipe, shown, self.kinds, self.apart, pieces=pieces,
-            sized=(placed.plans, given, settling),
+            sized=(placed.plans, given, settling), complexes=held_as_pairs(plain, self.complexes),
         )
 
     def _check_device(self, placed: Placed, settling: Settling, given: Sequence[Any]) -> None:

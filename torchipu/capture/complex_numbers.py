@@ -38,6 +38,7 @@ from torchipu.capture.complex_pairs import (
 from torchipu.capture.complex_transforms import TRANSFORMS, first_frequencies, without_zeros
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.fx_source import source_of
+from torchipu.capture.joined_parts import join_parts
 from torchipu.errors import ConstraintError, UnsupportedOpError
 from torchipu.host import complex_calls
 
@@ -102,6 +103,8 @@ def _in_parts(module: GraphModule) -> GraphModule:
     # The mode is this graph's own: torch 2.10 refuses one beside that of whoever is tracing.
     with torch.no_grad(), tracing(None), _undecided(sizes), mode:
         made: GraphModule = make_fx(run, _NO_NEGATIVE_VIEWS, tracing_mode="real")(*given)
+        if sizes is None:  # what it compares would be decided by a size
+            join_parts(made)
     _keep_marks(module, made)
     return made
 
@@ -131,6 +134,12 @@ def _undecided(sizes: ShapeEnv | None) -> Iterator[None]:
             yield
     finally:
         _LOG_OF_SIZES.disabled = was_silent
+
+
+def complex_placeholders(module: GraphModule) -> dict[int, torch.dtype]:
+    """Return by their place the types of placeholders that are complex numbers, of a graph as torch captured it."""
+    given = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    return {place: value.dtype for place, value in enumerate(given) if is_complex(value)}
 
 
 def with_complex_results(imported: Imported, module: GraphModule) -> Imported:

@@ -33,6 +33,11 @@ def _mul(left: Any, right: Any) -> Any:
     return ComplexTensor(left.re * real - left.im * imaginary, left.re * imaginary + left.im * real)
 
 
+def _pow(value: Any, exponent: Any) -> Any:
+    """Raise to a power; a square is a product, as it is for eager PyTorch."""
+    return _mul(value, value) if is_pair(value) and exponent == 2 else aten.pow(*map(as_complex, (value, exponent)))
+
+
 def _cumprod(value: Any, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     if not value.dim() or not value.shape[dim]:
         return value
@@ -177,6 +182,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.silu.default: lambda value: value * _sigmoid(value),
     aten.lerp.Scalar: lambda start, end, weight: start + (end - start) * weight,
     aten.lerp.Tensor: lambda start, end, weight: start + (end - start) * weight,
+    aten.pow.Tensor_Scalar: _pow,
     aten.ldexp.Tensor: lambda value, other: _mul(value, torch.pow(2.0, other)),
     aten.prod.default: _prod,
     aten.prod.dim_int: _prod,

@@ -30,8 +30,8 @@ from torchipu.capture import (
 aten = torch.ops.aten
 
 TORCH_OWN = (
-    aten._addmm_activation, aten._euclidean_dist, aten.aminmax, aten.count_nonzero, aten.dist, aten.dot, aten.nansum,
-    aten.renorm, aten.vdot,
+    aten._addmm_activation, aten._euclidean_dist, aten.aminmax, aten.count_nonzero, aten.dist, aten.dot, aten.renorm,
+    aten.vdot,
 )
 """Ops for which torch's own decomposition gives parts that we serve."""
 
@@ -237,8 +237,17 @@ def _stable_sort(self: Tensor, *, stable: bool | None, dim: int = -1, descending
     return _along_a_dimension(self, dim)
 
 
+def _nansum(
+    self: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None,
+) -> Any:
+    """Add what is left once NaN is 0, which is one instruction."""
+    kept = aten.nan_to_num(self, 0.0, math.inf, -math.inf) if self.is_floating_point() else self
+    return aten.sum.dim_IntList(kept, dim, keepdim, dtype=dtype)
+
+
 OURS: Decompositions = {
     torch.ops.prims.convert_element_type.default: lambda self, dtype: aten._to_copy(self, dtype=dtype),
+    aten.nansum.default: _nansum,
     aten._scaled_mm.default: float8.scaled_mm,
     aten._softmax.default: _along_a_dimension,
     aten.sort.default: _along_a_dimension,

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import struct
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -80,13 +80,16 @@ class BoundPlan:
         carrier: Of the values that go from one process to another.
         placed: States that lie where `place_states` is told, before anything runs.
         roomy: Numbers of outputs that lie in memory which other sizes shall find large enough.
+        complex_outputs: Numbers of outputs, pairs ``[..., 2]``, that are complex numbers where they have memory of
+            their own.
     """
 
     def __init__(
         self, host_plan: HostPlan, graph: Graph, replicas: int = 1, *, shares_arena: bool = False,
         observation: Observation | None = None, lanes: Lanes | None = None,
         exchange: Callable[[torch.Tensor, Sequence[Bucket]], Exchange] | None = None, order: Order | None = None,
-        carrier: Carrier | None = None, placed: Sequence[Tensor] = (), roomy: Container[int] = (),
+        carrier: Carrier | None = None, placed: Sequence[Tensor] = (), roomy: Collection[int] = (),
+        complex_outputs: Collection[int] = (),
     ) -> None:
         self.order, self.carrier = order, carrier
         self.lanes = lanes = (lanes or Lanes()) if order is None else Lanes(order.lanes)
@@ -180,9 +183,9 @@ class BoundPlan:
             if host_plan.output_is_direct[index]:
                 number = FIRST_EXTERNAL + num_inputs + index
                 self.fresh_outputs.append((index, number))
-                strides = None if held.is_contiguous else held.strides
-                room = Room.of(held.shape, TORCH_DTYPES[held.dtype], strides)
-                self.rooms.append(room._replace(is_roomy=index in roomy))
+                room = Room.of(held.shape, TORCH_DTYPES[held.dtype], None if held.is_contiguous else held.strides)
+                room = room._replace(is_roomy=index in roomy)
+                self.rooms.append(room.of_complex() if index in complex_outputs else room)
                 continue
             allocation = host_plan.allocations[held.buffer]
             self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))

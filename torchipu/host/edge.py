@@ -35,6 +35,8 @@ class Edge:
         in_blocks: Numbers of outputs that may lie with their channels in blocks, as `with_lanes_third` shows them.
         bfloat_inputs: Inputs, floats of the graph, that come as bfloat16, and are converted by the plan.
         bfloat_outputs: Numbers of outputs, floats of the graph, that are returned as bfloat16.
+        complex_inputs: Inputs, pairs ``[..., 2]`` of the graph, that come as complex numbers.
+        complex_outputs: Numbers of outputs, pairs of the graph, that are returned as complex numbers.
     """
 
     strides: Mapping[int, Strides] = field(default_factory=dict)
@@ -47,6 +49,8 @@ class Edge:
     in_blocks: frozenset[int] = frozenset()
     bfloat_inputs: frozenset[Tensor] = frozenset()
     bfloat_outputs: frozenset[int] = frozenset()
+    complex_inputs: frozenset[Tensor] = frozenset()
+    complex_outputs: frozenset[int] = frozenset()
 
     def expected(self, graph: Graph) -> dict[Tensor, Strides]:
         """Return the strides of outputs that are not row-major."""

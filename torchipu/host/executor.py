@@ -13,6 +13,7 @@ from torchipu._kernels.abi import Call, are_row_major
 from torchipu.host import output_memory
 from torchipu.host.apartness import Apartness
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.complex_pairs import COMPLEX, strides_of_complex
 from torchipu.host.draws import Draws
 from torchipu.host.edge import Edge
 from torchipu.host.generic import TORCH_DTYPES
@@ -100,7 +101,13 @@ class GraphExecutor:
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
         bfloats = self.edge.bfloat_inputs
-        self.dtypes = [torch.bfloat16 if tensor in bfloats else TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
+        self.types_held = [
+            torch.bfloat16 if tensor in bfloats else TORCH_DTYPES[tensor.dtype] for tensor in self.arguments
+        ]
+        self.dtypes = [
+            COMPLEX[dtype] if tensor in self.edge.complex_inputs else dtype
+            for tensor, dtype in zip(self.arguments, self.types_held, strict=True)
+        ]
         # Hashing a Tensor costs a microsecond, so calls go by position.
         self.fixed = [(place, self.constants[t]) for place, t in enumerate(graph.inputs) if t in self.constants]
 
@@ -108,19 +115,20 @@ class GraphExecutor:
         """Run the graph.
 
         Args:
-            *tensors: Values of ``graph.inputs`` less the constants, in order.
+            *tensors: Values of ``graph.inputs`` less the constants, in order; complex ones as pairs, ``[..., 2]``.
 
         Returns:
             Values of ``graph.outputs``, in order.
         """
         if is_resting():
-            zeros = zeros_of(self.graph.outputs)
             return [
-                zero.bfloat16() if number in self.edge.bfloat_outputs else zero for number, zero in enumerate(zeros)
+                zero.bfloat16() if number in self.edge.bfloat_outputs
+                else torch.view_as_complex(zero) if number in self.edge.complex_outputs else zero
+                for number, zero in enumerate(zeros_of(self.graph.outputs))
             ]
         given = list(tensors)
-        places = [place for place, dtype in enumerate(self.dtypes) if given[place].dtype is not dtype]
-        converted = [given[place] for place in places], [self.dtypes[place] for place in places]
+        places = [place for place, dtype in enumerate(self.types_held) if given[place].dtype is not dtype]
+        converted = [given[place] for place in places], [self.types_held[place] for place in places]
         for place, value in zip(places, self.border_memory.copies(*converted), strict=True):
             given[place] = value
         strides = tuple([None if value.is_contiguous() else value.stride() for value in given])
@@ -183,7 +191,10 @@ class GraphExecutor:
             (None, constants[place]) if place in constants else (argument_of[place], None)
             for place in self.frozen_places
         ]
-        strides = layout or (None,) * len(numbers)
+        strides = [
+            lying if lying is None or not dtype.is_complex else strides_of_complex(lying)
+            for dtype, lying in zip(self.dtypes, layout or (None,) * len(numbers), strict=True)
+        ]
         inputs = [
             (place, dtype, FIRST_EXTERNAL + number, lying)
             for place, dtype, number, lying in zip(places, self.dtypes, numbers, strides, strict=True)
@@ -226,6 +237,7 @@ class GraphExecutor:
             roomy = self.edge.saved if self.sized is not None else ()
             bound = BoundPlan(
                 host_plan, graph, shares_arena=not self.traps, observation=observation, roomy=roomy,
+                complex_outputs=edge.complex_outputs,
             )
         self.plans[layout, are_apart] = bound
         self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}
@@ -280,6 +292,7 @@ class GraphExecutor:
         for index, is_input, source, held in bound.viewing_outputs:
             base = inputs[source] if is_input else results[source]
             assert base is not None
+            base = torch.view_as_real(base) if base.is_complex() else base
             results[index] = base.as_strided(held.shape, held.strides, base.storage_offset() + held.offset)
         return [result for result in results if result is not None]
 

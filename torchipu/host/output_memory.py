@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 
 from torchipu import forks
+from torchipu.host.complex_pairs import COMPLEX, strides_of_complex
 from torchipu.host.shared import Shared
 
 LEAST_BYTES = 64 << 10
@@ -65,6 +66,12 @@ class Room(NamedTuple):
         if strides is None:
             strides = tuple(math.prod(max(1, size) for size in shape[place + 1 :]) for place in range(len(shape)))
         return cls(shape, strides, dtype, dtype.itemsize * math.prod(shape))
+
+    def of_complex(self) -> Room:
+        """Return the room of complex numbers in place of pairs, ``[..., 2]``, whose parts lie side by side."""
+        return self._replace(
+            shape=self.shape[:-1], strides=strides_of_complex(self.strides), dtype=COMPLEX[self.dtype],
+        )
 
     def is_of(self, dtype: torch.dtype, strides: tuple[int, ...] | None) -> bool:
         """Return whether tensors with room like this have these strides, None where torch calls them contiguous."""

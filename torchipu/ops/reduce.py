@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable
 
 from torchipu._kernels.table.reduce import (
+    ARG_COLUMNS,
     ARG_ROWS,
     MOMENT_ROWS,
     REDUCE_BOOLS,
     REDUCE_INTEGERS,
+    REDUCE_PANEL,
+    ArgColumnsInts,
     ArgRowsInts,
     Folding,
     MomentRowsInts,
@@ -22,13 +25,15 @@ from torchipu.device.tilings.folds import Reducing
 from torchipu.host.emit.folded import emit_by_chain
 from torchipu.host.emit.reduce import (
     SHARE,
-    adds_stored,
+    columns_of,
     emit_exact,
     emit_logsumexp,
     emit_reduction,
+    reduces_stored,
     rows_of,
 )
 from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.sizes import largest
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet
@@ -71,7 +76,7 @@ def _as_stored(source: Tensor, dims: tuple[int, ...], folding: Folding, plan: Ho
     stored = plan.stored_type(source)
     if stored is not DType.FLOAT:
         held = plan.value(source, stored, contiguous=False)
-        if adds_stored(held, dims, folding):
+        if reduces_stored(held, dims, folding):
             return held
     return plan.value(source, DType.FLOAT, contiguous=False)
 
@@ -94,17 +99,34 @@ def extreme(smallest: bool, *, arg_only: bool = False) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         source = op.needed("self")
         kind = DType.FLOAT if source.dtype.is_floating else DType.LONG
-        rows = rows_of(plan, plan.value(source, kind, contiguous=False), reduced_dims(op, source))
+        held, dims = plan.value(source, kind, contiguous=False), reduced_dims(op, source)
+        matrices = columns_of(plan, held, dims)
+        rows = rows_of(plan, held, dims) if matrices is None else matrices
         if arg_only:
-            values, indices = plan.scratch((rows.shape[0],), kind), plan.output(op.outputs[0], DType.LONG)
+            values, indices = plan.scratch((op.outputs[0].num_elements,), kind), plan.output(op.outputs[0], DType.LONG)
         else:
             values, indices = plan.output(op.outputs[0], kind), plan.output(op.outputs[1], DType.LONG)
+        if matrices is not None:
+            _emit_columns(plan, (values, indices), matrices, smallest=smallest)
+            return
         plan.step(
             ARG_ROWS, [values, indices], [rows], ints=ArgRowsInts(rows.shape[1], smallest, kind is DType.LONG),
             items=rows.shape[0], grain=max(1, SHARE // max(1, rows.shape[1])), writes=[Blocks.of(rows.shape[:1], (1,))],
         )
 
     return emit
+
+
+def _emit_columns(
+    plan: HostPlanner, out: tuple[HostTensor, HostTensor], held: HostTensor, *, smallest: bool,
+) -> None:
+    """Emit extremes, and where they are, of matrices ``[matrices, extent, columns]`` down their columns."""
+    matrices, extent, columns = held.shape
+    plan.step(
+        ARG_COLUMNS, out, [held], ints=ArgColumnsInts(extent, columns, smallest, held.dtype is DType.LONG),
+        items=matrices * -(-columns // REDUCE_PANEL), grain=largest(1, SHARE // largest(1, extent * REDUCE_PANEL)),
+        writes=[Blocks.of((matrices, columns), (1, REDUCE_PANEL))] * 2,
+    )
 
 
 def moments(*, root: bool, mean: bool) -> Emitter:
@@ -141,7 +163,7 @@ def vector_norm(op: Op, plan: HostPlanner) -> None:
     dims, result = reduced_dims(op, source), op.outputs[0]
     if emit_by_chain(plan, source, dims, folding, lambda: plan.output(result, DType.FLOAT), root=order == 2):
         return
-    held = plan.value(source, DType.FLOAT, contiguous=False)
+    held = _as_stored(source, dims, folding, plan)
     emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, folding, root=order == 2)
 
 

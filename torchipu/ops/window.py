@@ -312,6 +312,6 @@ register(
            constraints=(shaped_as("src", _shape_of_diagonal),)),
     OpSpec("aten.diagonal_backward.default", "diagonal_backward", _lower_zeros_and_copy, _emit_on_diagonal),
     OpSpec("aten.diag_embed.default", "diag_embed", _lower_zeros_and_copy, _emit_on_diagonal),
-    OpSpec("aten.tril.default", "tril", copy_vertices(moved=False), _emit_triangle),
-    OpSpec("aten.triu.default", "triu", copy_vertices(moved=False), _emit_triangle),
+    OpSpec("aten.tril.default", "tril", copy_vertices(moved=False), _emit_triangle, moves=True),
+    OpSpec("aten.triu.default", "triu", copy_vertices(moved=False), _emit_triangle, moves=True),
 )

@@ -12,6 +12,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import Value
 from torchipu.optable.emission import SHARE_NS, Emission, Stored, turns_of
 from torchipu.optable.host_tensor import collapse
+from torchipu.optable.pair_products import PairProduct
 from torchipu.optable.planner import ChainFold
 from torchipu.optable.samples import Samples
 
@@ -51,6 +52,9 @@ class FoldedEmission(Emission):
         self.folding, self.reduced = self.fold.folding, (self.value,)
         if not any(value == self.value for value, _ in self.results):
             self._take_last_instructions()
+
+    def _product(self) -> PairProduct | None:
+        return None  # which reduces nothing
 
     def _take_last_instructions(self) -> None:
         """Let the reduction do what the value comes about by: squares, magnitudes, products and differences."""

@@ -8,7 +8,9 @@ from torchipu._kernels.table.elementwise import OPERATIONS, ChainInstruction
 
 _REFUSING = frozenset(OPERATIONS[name] for name in ("l_floor_div", "l_trunc_div", "l_remainder", "l_fmod"))
 """Instructions that stop a program where a divisor is zero."""
-_LOAD, _LOAD_PAIR, _STORE_PAIR = (OPERATIONS[name] for name in ("x_load", "x_load_pair", "x_store_pair"))
+_LOAD = OPERATIONS["x_load"]
+_OF_TWO = frozenset(OPERATIONS[name] for name in ("x_load_pair", "x_store_pair", "x_multiply_pairs"))
+"""Instructions with two results."""
 
 
 def may_refuse(program: Sequence[ChainInstruction]) -> bool:
@@ -40,7 +42,7 @@ def overwritten(
             argument = shown.get(slot, arguments[slot])
             if argument is not None and argument >= num_results:
                 last_read[argument - num_results] = number
-        is_pair = instruction.operation in (_LOAD_PAIR, _STORE_PAIR)
+        is_pair = instruction.operation in _OF_TWO
         for slot in (instruction.result, instruction.c) if is_pair else (instruction.result,):
             target = arguments[slot]
             if target is None:

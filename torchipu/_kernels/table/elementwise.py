@@ -20,7 +20,8 @@ NARROW_OPS = (
 )
 """Instructions that take integers of 32, 16 and 8 bits; ``u`` stands for bytes without a sign."""
 VECTOR_OPS = (
-    "x_load", "x_store", "x_load_pair", "x_store_pair", "x_round_store", "f_round_by", "f_copy", "l_copy", "b_copy",
+    "x_load", "x_store", "x_load_pair", "x_store_pair", "x_multiply_pairs", "x_round_store",
+    "f_round_by", "f_copy", "l_copy", "b_copy",
     "f_from_l", "f_from_b",
     "l_from_f", "l_from_b", "b_from_f", "b_from_l", "f_round_half", "l_wrap_int", "l_wrap_short", "l_wrap_char",
     "l_wrap_uchar", "f_add", "f_sub", "f_mul", "f_div", "f_max", "f_min", "f_pow", "f_add_scaled", "f_fma3",
@@ -98,7 +99,8 @@ class ChainInstruction(NamedTuple):
     f_round_by takes the words of a random op as b, or a twice to round to nearest, and what becomes of an overflow as
     its scalar; x_round_store does the same straight into row-major halves. x_load_pair brings a and b, whose elements
     take turns in memory as parts of complex numbers do, to the registers result and c; x_store_pair takes the registers
-    a and b to result and c.
+    a and b to result and c. x_multiply_pairs stores the product of two complex numbers, whose parts take turns in
+    memory from a and from b on, to result and c; its scalars are -1 for one that is conjugated, 1 for others.
 
     Attributes:
         operation: Its number.

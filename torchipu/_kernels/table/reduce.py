@@ -135,6 +135,35 @@ ARG_ROWS = Kernel(
 )
 
 
+class ArgColumnsInts(NamedTuple):
+    """Integers of ``arg_columns``.
+
+    Attributes:
+        extent: Of a column.
+        columns: In each of the matrices that follow one another.
+        smallest: Whether the smallest is wanted, not the largest.
+        is_long: Whether values are LONG, not float.
+    """
+
+    extent: int
+    columns: int
+    smallest: bool
+    is_long: bool
+
+
+ARG_COLUMNS = Kernel(
+    "arg_columns",
+    {
+        "values": "[matrices][columns]",
+        "indices": "[matrices][columns], LONG: the first NaN, else the first of equals",
+        "source": "[matrices][extent][columns]",
+    },
+    ArgColumnsInts,
+    Nothing,
+    items="matrices * panels of REDUCE_PANEL columns",
+)
+
+
 class MomentRowsInts(NamedTuple):
     """Integers of ``moment_rows``.
 

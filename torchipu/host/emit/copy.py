@@ -71,18 +71,49 @@ def emit_copy(
     if len(shape) > MAX_COPY_DIMS:
         raise ValueError(f"a copy has {len(shape)} separate dimensions, at most {MAX_COPY_DIMS}")
     order = transposed_order(shape, dst_strides, src_strides)
+    item_bytes, num_items = dst.dtype.host_bytes, dst.num_elements
+    wide = None if order is not None else _as_wider(item_bytes, shape, dst_strides, src_strides)
+    if wide is not None:
+        num_items //= shape[-1]
+        (shape, dst_strides, src_strides), item_bytes = wide, item_bytes * shape[-1]
+        order = transposed_order(shape, dst_strides, src_strides)
     dims = range(len(shape)) if order is None else order
     layout = tuple(each[dim] for each in (shape, dst_strides, src_strides) for dim in dims)
-    ints = CopyInts(len(shape), dst.dtype.host_bytes, layout)
+    ints = CopyInts(len(shape), item_bytes, layout)
     if order is None:
         plan.step(COPY, [dst], [src], ints=ints, items=dst.num_elements, grain=COPY_SHARE,
                   samples=Samples.of(dst.num_elements, dst, src))
         return
     rows, columns = shape[order[-2]], shape[order[-1]]
-    panel = max(PANEL_BYTES // dst.dtype.host_bytes, LEAST_PANEL)
+    panel = max(PANEL_BYTES // item_bytes, LEAST_PANEL)
     panels = -(-rows // panel)
     grain = max(1, COPY_SHARE // (panel * columns))
-    plan.step(TRANSPOSE, [dst], [src], ints=ints, items=dst.num_elements // (rows * columns) * panels, grain=grain)
+    plan.step(TRANSPOSE, [dst], [src], ints=ints, items=num_items // (rows * columns) * panels, grain=grain)
+
+
+def _as_wider(
+    item_bytes: int, shape: Sequence[int], dst: Sequence[int], src: Sequence[int],
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """Return sizes and strides of a transpose of rows that are as wide as an element of another type, in such elements.
+
+    Parts of a complex number are such rows. None where the copy is no such transpose.
+
+    Args:
+        item_bytes: Of an element.
+        shape: Sizes of the copy, as `collapse` leaves them.
+        dst: Strides in the target.
+        src: Strides in the source.
+    """
+    row = shape[-1]
+    numbers = (*shape, *dst, *src)
+    if len(shape) < 3 or not all(type(number) is int for number in numbers) or dst[-1] != 1 or src[-1] != 1:
+        return None
+    if row * item_bytes not in (2, 4, 8) or any(stride % row for stride in (*dst[:-1], *src[:-1])):
+        return None
+    wide = (
+        tuple(shape[:-1]), tuple(stride // row for stride in dst[:-1]), tuple(stride // row for stride in src[:-1]),
+    )
+    return wide if transposed_order(*wide) is not None else None
 
 
 def emit_pieces(plan: HostPlanner, dst: HostTensor, pieces: Sequence[tuple[HostTensor, HostTensor]]) -> None:

@@ -37,6 +37,8 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.samples import Samples
 
 SHARE = 16384  # elements of one thread's share
+LEAST_COLUMNS = 16  # fewer do not fill a vector
+SHORT_ROW = 32  # up to which rows are turned into columns where extremes are sought with their places
 MIN_CHUNK = 16384  # a long reduction is cut into chunks of at least this many elements ...
 MAX_CHUNKS = 32  # ... but never more chunks than this: a fixed number, so that results do not depend on threads
 LEAST_TALL = 16  # rows that are left where several of few columns are taken as one
@@ -89,6 +91,36 @@ def rows_of(plan: HostPlanner, held: HostTensor, dims: Sequence[int]) -> HostTen
     return HostTensor(view.buffer, view.offset, (rows, length), contiguous_strides((rows, length)), held.dtype)
 
 
+def columns_of(plan: HostPlanner, held: HostTensor, dims: Sequence[int]) -> HostTensor | None:
+    """Return the operand as dense matrices ``[matrices, reduced, columns]``; None where rows are better gone along.
+
+    To take rows of a few values one by one takes longer than to turn them into columns, of which each lane has one.
+
+    Args:
+        plan: Receives a copy where the operand does not lie so.
+        held: The operand, any strides.
+        dims: That are reduced; one of them, or None is returned.
+    """
+    if len(dims) != 1 or held.num_elements == 0:
+        return None
+    dim = dims[0]
+    before, extent, behind = math.prod(held.shape[:dim]), held.shape[dim], math.prod(held.shape[dim + 1 :])
+    if behind >= LEAST_COLUMNS:
+        lies = held
+        if not held.is_contiguous:
+            lies = plan.scratch(held.shape, held.dtype)
+            emit_copy(plan, lies, held)
+        shape = (before, extent, behind)
+        return HostTensor(lies.buffer, lies.offset, shape, contiguous_strides(shape), held.dtype)
+    if extent > SHORT_ROW or before * behind < LEAST_COLUMNS:
+        return None
+    turned = held.permuted((dim, *(other for other in range(len(held.shape)) if other != dim)))
+    lies = plan.scratch(turned.shape, held.dtype)
+    emit_copy(plan, lies, turned)
+    shape = (1, extent, before * behind)
+    return HostTensor(lies.buffer, lies.offset, shape, contiguous_strides(shape), held.dtype)
+
+
 def emit_reduction(
     plan: HostPlanner, out: HostTensor, held: HostTensor, dims: Sequence[int], folding: Folding, *,
     scale: float = 1.0, root: bool = False,
@@ -98,7 +130,7 @@ def emit_reduction(
     Args:
         plan: Receives the steps.
         out: FLOAT, as many elements as the kept dimensions have.
-        held: FLOAT operand, any strides; HALF or BFLOAT where `adds_stored` says so.
+        held: FLOAT operand, any strides; HALF or BFLOAT where `reduces_stored` says so.
         dims: Dimensions to reduce, ascending.
         folding: What becomes of the values.
         scale: Multiplies the result.
@@ -119,6 +151,25 @@ def emit_reduction(
                           (*kept_strides[:-1], together * columns, 1), held.dtype)
         sums = plan.scratch((*rest, together, columns))
         emit_reduction(plan, sums, wide, (dim,), folding)
+        emit_reduction(plan, out, sums, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
+        return
+    most = _most_together(columns, total, reduced_strides, held)
+    if most > 2 * together and type(total) is int:
+        rest, outer = kept[:-1], kept_strides[:-1]
+        sums, dim, main = plan.scratch((*rest, most + 1, columns)), len(rest), total // most * most
+        for begin, rows, count in ((0, main // most, most), (main, total - main, 1)):  # a few rows are left over
+            part = HostTensor(
+                held.buffer, held.offset + begin * columns, (*rest, rows, count * columns),
+                (*outer, count * columns, 1), held.dtype,
+            )
+            place = HostTensor(
+                sums.buffer, sums.offset + (most * columns if begin else 0), (*rest, count, columns), sums.strides,
+                sums.dtype,
+            )
+            found = place if place.is_contiguous else plan.scratch(place.shape)
+            emit_reduction(plan, found, part, (dim,), folding)
+            if found is not place:
+                emit_copy(plan, place, found)
         emit_reduction(plan, out, sums, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
         return
     if _are_few(columns, reduced, held) and columns < results:
@@ -178,17 +229,19 @@ def emit_logsumexp(plan: HostPlanner, out: HostTensor, held: HostTensor, dims: S
     )
 
 
-def adds_stored(held: HostTensor, dims: Sequence[int], folding: Folding) -> bool:
-    """Whether halves or bfloats are added as they lie, down columns or along rows.
+def reduces_stored(held: HostTensor, dims: Sequence[int], folding: Folding) -> bool:
+    """Whether halves or bfloats are reduced as they lie, along rows, or added down columns.
 
     To make floats of them is a pass of its own.
     """
-    if held.dtype not in (DType.HALF, DType.BFLOAT) or folding is not Folding.SUM or not held.num_elements:
+    if held.dtype not in (DType.HALF, DType.BFLOAT) or not held.num_elements:
         return False
     kept, reduced = _split(held, dims)
     if max(len(kept[0]), len(reduced[0])) > REDUCE_DIMS:
         return False
-    return bool(_columns(kept, reduced)) or (reduced[1][-1] == 1 and reduced[0][-1] > REDUCE_FEW)
+    if _columns(kept, reduced):
+        return folding is Folding.SUM
+    return bool(reduced[1][-1] == 1 and reduced[0][-1] > REDUCE_FEW)
 
 
 def _columns(kept: _Walk, reduced: _Walk) -> int:
@@ -199,10 +252,15 @@ def _columns(kept: _Walk, reduced: _Walk) -> int:
 
 def _rows_together(columns: int, total: int, strides: Sequence[int], held: HostTensor) -> int:
     """Return how many rows of few columns are taken as one, where they lie one behind the other; 1 for each alone."""
+    most = _most_together(columns, total, strides, held)
+    return next(count for count in range(most, 0, -1) if total % count == 0)
+
+
+def _most_together(columns: int, total: int, strides: Sequence[int], held: HostTensor) -> int:
+    """Return how many rows of few columns may be taken as one, where they lie one behind the other."""
     if not columns or tuple(strides) != (columns,) or held.dtype is not DType.FLOAT:
         return 1
-    most = max(1, min(REDUCE_PANEL // columns, total // LEAST_TALL))
-    return next(count for count in range(most, 0, -1) if total % count == 0)
+    return max(1, min(REDUCE_PANEL // columns, total // LEAST_TALL))
 
 
 def _are_few(columns: int, reduced: Sequence[int], held: HostTensor) -> bool:
@@ -290,8 +348,7 @@ def emit_exact(
         held, dims = rows_of(plan, held, dims), (1,)
         (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
     total, items = math.prod(held.shape[d] for d in dims), out.num_elements
-    goes_down = total > 0 and folding is not Folding.PRODUCT
-    columns = _columns((kept, kept_strides), (reduced, reduced_strides)) if goes_down else 0
+    columns = _columns((kept, kept_strides), (reduced, reduced_strides)) if total > 0 else 0
     if columns:
         items = items // columns * -(-columns // INTEGER_PANEL)
         kept, kept_strides = (kept[:-1], kept_strides[:-1]) if len(kept) > 1 else ((1,), (0,))
