@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,35 +26,55 @@ int sum(int count, int read) {
 """
 
 
-@pytest.mark.parametrize(("read", "expected"), [(4, []), (5, ["InvalidRead"])])
-def test_a_read_beyond_the_end_is_found_in_the_library_that_does_it(
-    read: int, expected: list[str], tmp_path: Path,
-) -> None:
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    """Return a shared library that reads where it is told to."""
     source, library = tmp_path / "sums.c", tmp_path / "sums.so"
     source.write_text(SOURCE)
     subprocess.run(["cc", "-g", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    program = f"import ctypes; ctypes.CDLL({str(library)!r}).sum(4, {read})"
+    return library
+
+
+@pytest.mark.parametrize(("read", "expected"), [(4, []), (5, ["InvalidRead"])])
+def test_a_read_beyond_the_end_is_found_in_the_library_that_does_it(
+    read: int, expected: list[str], sums: Path,
+) -> None:
+    program = f"import ctypes; ctypes.CDLL({str(sums)!r}).sum(4, {read})"
     status, kinds = findings(("-S", "-c", program), ours="sums.so")
     assert status == 0
     assert kinds == expected
 
 
-def test_a_run_that_was_broken_off_goes_on_behind_the_last_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.slow
+def test_what_comes_of_a_file_is_kept_as_it_ends_and_it_is_not_run_again(
+    sums: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done: list[list[str]] = []
+    tests = {
+        "clean": "assert sums(4, 4) == 6",
+        "fails": "assert sums(4, 4) == 7",
+        "finds": "sums(4, 5)",
+        "none": None,
+        "broken": None,
+        "ends": "os._exit(3)",
+        "last": "assert sums(4, 4) == 6",
+    }
+    for number, (name, body) in enumerate(tests.items()):
+        text = f"import ctypes, os\nsums = ctypes.CDLL({str(sums)!r}).sum\n"
+        text += f"def test_sums():\n    {body}\n" if body else "raise ValueError\n" if name == "broken" else ""
+        (tmp_path / f"test_{name}.py").write_text(text + "#" * 100 * number)
+    monkeypatch.setattr(memcheck, "TESTS", tmp_path)
+    judged = tmp_path / "judged.jsonl"
+    found = memcheck.run(100, judged, "sums.so")
+    assert found == {"all files": 7, "files": 7, "tests": 3, "findings": 1, "failed": 3}
+    of_each = {name: words for name, (_, words) in memcheck.Judged(judged).files.items()}
+    assert of_each["test_finds.py"] == {"tests": 1, "findings": 1, "failed": 0}
+    assert of_each["test_ends.py"] == {"tests": 0, "findings": 0, "failed": 1}
+    assert of_each["test_last.py"] == {"tests": 1, "findings": 0, "failed": 0}
 
-    def of_files(paths: Sequence[Path]) -> dict[str, int]:
-        done.append([path.name for path in paths])
-        if len(done) == 2:
-            raise KeyboardInterrupt
-        return {"files": len(paths), "findings": 3, "failed": 0}
-
-    monkeypatch.setattr(memcheck, "AT_A_TIME", 2)
-    monkeypatch.setattr(memcheck, "_of_files", of_files)
-    with pytest.raises(KeyboardInterrupt):
-        memcheck.run(5, tmp_path / "recorded", tmp_path / "judged")
-    found = memcheck.run(5, tmp_path / "recorded", tmp_path / "judged")
-    assert found == {"all files": len(memcheck.smallest_first()), "files": 5, "findings": 9, "failed": 0}
-    names = [path.name for path in memcheck.smallest_first()[:5]]
-    assert done == [names[:2], names[2:4], names[2:4], names[4:]]
+    again: list[list[str]] = []
+    monkeypatch.setattr(memcheck, "_of_files", lambda paths, *_: again.append([path.name for path in paths]) or [])
+    assert memcheck.run(100, judged, "sums.so") == found
+    assert again == [["test_fails.py", "test_finds.py", "test_broken.py", "test_ends.py"]]
+    (tmp_path / "test_clean.py").write_text("")
+    memcheck.run(1, judged)
+    assert again[1:] == [["test_clean.py"]]

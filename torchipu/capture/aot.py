@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from torchipu.capture import printing, substitutes
 from torchipu.capture.capture_errors import as_capture_error
 from torchipu.capture.captured import Captured
-from torchipu.capture.checkpoint import with_regions_written
+from torchipu.capture.checkpoint import with_regions_of_all_kinds
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.dynamo_export import traced_by_dynamo
@@ -202,7 +202,7 @@ def _capture(
             )
             stack.enter_context(tracing(TracingContext(fake_mode)))
         results = _Results(traced, training, names_of_attributes(module), rebound)
-        return with_regions_written(
+        return with_regions_of_all_kinds(
             lambda: export(results, module, args, kwargs, name=name, strict_ops=strict_ops),
         )
 
