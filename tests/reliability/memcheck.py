@@ -66,7 +66,7 @@ def _watched(command: Sequence[str], said: Path) -> int:
         f"{{\n{kind} {obj}\nMemcheck:{kind}\nobj:{obj}\n}}\n" for kind in KINDS for obj in OTHERS
     ))
     watched = [
-        valgrind, "--quiet", "--num-callers=20", "--error-limit=no", "--child-silent-after-fork=yes",
+        valgrind, "--quiet", "--num-callers=20", "--error-limit=no", "--leak-check=no", "--child-silent-after-fork=yes",
         f"--suppressions={spared}", "--xml=yes", f"--xml-file={said}", sys.executable, *command,
     ]
     return subprocess.run(watched, env=environment, capture_output=True, check=False).returncode
@@ -183,11 +183,11 @@ class Files:
             self.outcomes["failed"] += 1
             self.keep(path)
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Keep files without any test for this instruction set."""
-        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
-            for path in list(self.left):
-                self.keep(path)
+        with_tests = {item.path for item in session.items}
+        for path in [path for path in self.left if path not in with_tests]:
+            self.keep(path)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count tests that pass, and whatever fails."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from tests.reliability import memcheck
 from tests.reliability.memcheck import findings
 
-pytestmark = pytest.mark.skipif(
+NEEDS_VALGRIND = pytest.mark.skipif(
     shutil.which("valgrind") is None or shutil.which("cc") is None, reason="needs valgrind and a C compiler"
 )
 SOURCE = """
@@ -35,6 +38,7 @@ def sums(tmp_path: Path) -> Path:
     return library
 
 
+@NEEDS_VALGRIND
 @pytest.mark.parametrize(("read", "expected"), [(4, []), (5, ["InvalidRead"])])
 def test_a_read_beyond_the_end_is_found_in_the_library_that_does_it(
     read: int, expected: list[str], sums: Path,
@@ -45,35 +49,44 @@ def test_a_read_beyond_the_end_is_found_in_the_library_that_does_it(
     assert kinds == expected
 
 
-@pytest.mark.slow
+ERROR = "<error><kind>InvalidRead</kind><stack><frame><obj>{}</obj></frame></stack></error>"
+
+
 def test_what_comes_of_a_file_is_kept_as_it_ends_and_it_is_not_run_again(
-    sums: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def unwatched(command: Sequence[str], said: Path) -> int:
+        said.touch()
+        environment = os.environ | {"SAID": str(said), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        return subprocess.run([sys.executable, *command], env=environment, check=False).returncode
+
     tests = {
-        "clean": "assert sums(4, 4) == 6",
-        "fails": "assert sums(4, 4) == 7",
-        "finds": "sums(4, 5)",
+        "clean": "pass",
+        "fails": "raise ValueError",
+        "finds": f"open(os.environ['SAID'], 'a').write({ERROR.format('/of/ours.so')!r})",
+        "finds_others": f"open(os.environ['SAID'], 'a').write({ERROR.format('/of/others.so')!r})",
         "none": None,
         "broken": None,
         "ends": "os._exit(3)",
-        "last": "assert sums(4, 4) == 6",
+        "last": "pass",
     }
     for number, (name, body) in enumerate(tests.items()):
-        text = f"import ctypes, os\nsums = ctypes.CDLL({str(sums)!r}).sum\n"
-        text += f"def test_sums():\n    {body}\n" if body else "raise ValueError\n" if name == "broken" else ""
-        (tmp_path / f"test_{name}.py").write_text(text + "#" * 100 * number)
+        text = f"import os\ndef test_it():\n    {body}\n" if body else "raise ValueError\n" if name == "broken" else ""
+        (tmp_path / f"test_{name}.py").write_text(text + "#" * 200 * number)
     monkeypatch.setattr(memcheck, "TESTS", tmp_path)
+    monkeypatch.setattr(memcheck, "_watched", unwatched)
     judged = tmp_path / "judged.jsonl"
-    found = memcheck.run(100, judged, "sums.so")
-    assert found == {"all files": 7, "files": 7, "tests": 3, "findings": 1, "failed": 3}
+    found = memcheck.run(100, judged, "ours.so")
+    assert found == {"all files": 8, "files": 8, "tests": 4, "findings": 1, "failed": 3}
     of_each = {name: words for name, (_, words) in memcheck.Judged(judged).files.items()}
     assert of_each["test_finds.py"] == {"tests": 1, "findings": 1, "failed": 0}
+    assert of_each["test_none.py"] == {"tests": 0, "findings": 0, "failed": 0}
     assert of_each["test_ends.py"] == {"tests": 0, "findings": 0, "failed": 1}
     assert of_each["test_last.py"] == {"tests": 1, "findings": 0, "failed": 0}
 
     again: list[list[str]] = []
     monkeypatch.setattr(memcheck, "_of_files", lambda paths, *_: again.append([path.name for path in paths]) or [])
-    assert memcheck.run(100, judged, "sums.so") == found
+    assert memcheck.run(100, judged) == found
     assert again == [["test_fails.py", "test_finds.py", "test_broken.py", "test_ends.py"]]
     (tmp_path / "test_clean.py").write_text("")
     memcheck.run(1, judged)
