@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import torchipu
 import torchipu.poptorch as poptorch
+from torchipu.capture.checkpoint import with_regions_of_all_kinds
 from torchipu.ir.types import Leg
 from torchipu.report.recorder import recording
 
@@ -334,3 +335,79 @@ def test_models_of_transformers_train_with_their_own_switch(
     model.model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     for ours, theirs in zip(door(model, tokens), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+# ---------------------------------------------------------------------- torch.func within regions
+def _energy(row: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (row @ w).sin().square().sum()
+
+
+TRANSFORMED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "grad": lambda x, w: torch.func.grad(_energy)(x, w) * x,
+    "vjp": lambda x, w: torch.func.vjp(lambda v: (v @ w).sin(), x)[1](torch.ones_like(x))[0],
+    "jvp": lambda x, w: torch.func.jvp(lambda v: (v @ w).sin(), (x,), (torch.ones_like(x),))[1],
+    "vmap": lambda x, w: torch.func.vmap(lambda row: (row @ w).tanh())(x),
+    "jacrev": lambda x, w: torch.func.jacrev(_energy)(x, w).relu(),
+    "hessian": lambda x, w: torch.func.hessian(_energy)(x, w).sum((0, 1)).tanh(),
+    "gradient of each row": lambda x, w: torch.func.vmap(torch.func.grad(_energy), (0, None))(x, w) * x,
+    "gradient within a region within": lambda x, w: checkpoint(
+        lambda v: torch.func.grad(_energy)(v, w), x.cos(), use_reentrant=True,
+    ) + x,
+}
+
+
+class Transformed(torch.nn.Module):
+    """Differentiates in a region of torch.utils.checkpoint, or without one, and has a region that does not."""
+
+    def __init__(self, kind: str, reentrant: bool | None) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.linspace(-1.0, 1.3, 16).reshape(4, 4))
+        self.v = torch.nn.Parameter(torch.linspace(0.5, -0.7, 12).reshape(3, 4))
+        self.function, self.reentrant = TRANSFORMED[kind], reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def region(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return self.function(x.tanh(), w).exp()
+
+        x = x * self.v
+        if self.reentrant is None:
+            return (region(x, self.w) * self.v).cos().mean()
+        made = checkpoint(region, x, self.w, use_reentrant=self.reentrant)
+        return checkpoint(lambda y: (y * self.v).cos(), made, use_reentrant=False).mean()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("gradients", DOORS)
+@pytest.mark.parametrize("kind", TRANSFORMED)
+def test_functions_are_transformed_within_regions(
+    kind: str, gradients: Callable[[torch.nn.Module, torch.Tensor], list[torch.Tensor]], reentrant: bool,
+) -> None:
+    x = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
+    plain = Transformed(kind, None).double()
+    plain(x.double()).backward()
+    found = gradients(Transformed(kind, reentrant), x)
+    for parameter, gradient in zip(plain.parameters(), found, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(gradient.double(), parameter.grad, rtol=2e-4, atol=2e-5)
+
+
+def test_a_trace_that_torch_refuses_leaves_regions_as_they_were() -> None:
+    x = torch.linspace(-1.0, 1.0, 12).reshape(3, 4).requires_grad_()
+
+    def refused() -> None:
+        raise RuntimeError("of this test")
+
+    with pytest.raises(RuntimeError, match="of this test"):
+        with_regions_of_all_kinds(lambda: torch.func.grad(lambda value: refused())(x))
+
+    def leave(words: str) -> None:
+        torch._C._autograd._saved_tensors_hooks_disable("off")
+        torch._C._functorch._grad_increment_nesting()
+        torch._C._enter_dual_level()
+        raise RuntimeError(words)
+
+    with pytest.raises(RuntimeError, match="other words"):
+        with_regions_of_all_kinds(lambda: leave("other words"))
+    checkpoint(torch.sin, x, use_reentrant=False).sum().backward()
+    assert x.grad is not None
+    assert torch.func.hessian(lambda value: value.square().sum())(x.detach()).shape == (3, 4, 3, 4)

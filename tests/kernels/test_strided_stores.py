@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.kernels.elem_planner import MiniPlanner
 from torchipu._kernels.table.elementwise import CHAIN
 from torchipu._kernels.table.round_blocks import HalfOverflow
+from torchipu.optable import emission
 from torchipu.optable.chain import Chain
 from torchipu.optable.emission import emit_cast, emit_results
 from torchipu.optable.host_tensor import Rounding
@@ -128,3 +129,27 @@ def test_a_computed_value_is_stored_where_it_lies_without_a_copy() -> None:
         assert torch.equal(written, x * x)
         assert untouched(memory, written)
     assert counts == [1, 2], "a product that is written into its place; one, and a store"
+
+
+def test_registers_begin_on_lines_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads of 64 bytes that lie across two of them take twice as long."""
+    offsets = list[int]()
+
+    plain = emission.flat
+
+    def flat(kernel: str, record: str, kind: Any, told: Any) -> Any:
+        if record == "slot":
+            offsets.append(told.offset)
+        return plain(kernel, record, kind, told)
+
+    monkeypatch.setattr(emission, "flat", flat)
+    x, y, plan = values(5, 6).clamp(-9, 9), values(6, 5).sin().view(5, 6).nan_to_num(), MiniPlanner()
+    memory = torch.empty(5, 6)
+    chain = Chain(plan, (5, 6))
+    first, second = chain.load(plan.hold(x)), chain.load(plan.hold(y))
+    added, taken, product = (chain.run(name, first, second) for name in ("f_add", "f_sub", "f_mul"))
+    made = chain.run("f_mul", chain.run("f_mul", added, taken), product)
+    emit_results(chain, [(made, plan.hold(memory))])
+    assert len(set(offsets)) > 2
+    assert all(offset % 64 == 0 for offset in offsets)
+    assert torch.equal(memory, (x + y) * (x - y) * (x * y))

@@ -96,8 +96,8 @@ ROWS = (
          ("races", "ThreadSanitizer on the pool: {races} races in 3 x {programs:,} programs, of which workers "
                    "took {away:,} chunks"),
          ("memcheck", "valgrind, with AVX2: {findings} findings with a kernel among the callers in {files} of "
-                      "{all files} files of tests of kernels, {failed} failed; each file once, by the version "
-                      "of its day"))),
+                      "{all files} files of tests of kernels, {tests} tests, {failed} failed; each file once, by the "
+                      "version of its day"))),
     Row("threads and forks", "0 wrong of 8 x 1,000 calls, 0 hangs of 100 loaders", "without the interpreter's lock",
         (("callers", "{wrong} wrong of {calls:,} calls in {threads} threads, {failed} threads failed"),
          ("forks", "{hangs} hangs and {wrong} wrong of {loaders} loaders"))),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from tests.reliability import memcheck
 from tests.reliability.memcheck import findings
 
-pytestmark = pytest.mark.skipif(
+NEEDS_VALGRIND = pytest.mark.skipif(
     shutil.which("valgrind") is None or shutil.which("cc") is None, reason="needs valgrind and a C compiler"
 )
 SOURCE = """
@@ -27,35 +29,65 @@ int sum(int count, int read) {
 """
 
 
-@pytest.mark.parametrize(("read", "expected"), [(4, []), (5, ["InvalidRead"])])
-def test_a_read_beyond_the_end_is_found_in_the_library_that_does_it(
-    read: int, expected: list[str], tmp_path: Path,
-) -> None:
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    """Return a shared library that reads where it is told to."""
     source, library = tmp_path / "sums.c", tmp_path / "sums.so"
     source.write_text(SOURCE)
     subprocess.run(["cc", "-g", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    program = f"import ctypes; ctypes.CDLL({str(library)!r}).sum(4, {read})"
+    return library
+
+
+@NEEDS_VALGRIND
+@pytest.mark.parametrize(("read", "expected"), [(4, []), (5, ["InvalidRead"])])
+def test_a_read_beyond_the_end_is_found_in_the_library_that_does_it(
+    read: int, expected: list[str], sums: Path,
+) -> None:
+    program = f"import ctypes; ctypes.CDLL({str(sums)!r}).sum(4, {read})"
     status, kinds = findings(("-S", "-c", program), ours="sums.so")
     assert status == 0
     assert kinds == expected
 
 
-def test_a_run_that_was_broken_off_goes_on_behind_the_last_file(
+ERROR = "<error><kind>InvalidRead</kind><stack><frame><obj>{}</obj></frame></stack></error>"
+
+
+def test_what_comes_of_a_file_is_kept_as_it_ends_and_it_is_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done: list[list[str]] = []
+    def unwatched(command: Sequence[str], said: Path) -> int:
+        said.touch()
+        environment = os.environ | {"SAID": str(said), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        return subprocess.run([sys.executable, *command], env=environment, check=False).returncode
 
-    def of_files(paths: Sequence[Path]) -> dict[str, int]:
-        done.append([path.name for path in paths])
-        if len(done) == 2:
-            raise KeyboardInterrupt
-        return {"files": len(paths), "findings": 3, "failed": 0}
+    tests = {
+        "clean": "pass",
+        "fails": "raise ValueError",
+        "finds": f"open(os.environ['SAID'], 'a').write({ERROR.format('/of/ours.so')!r})",
+        "finds_others": f"open(os.environ['SAID'], 'a').write({ERROR.format('/of/others.so')!r})",
+        "none": None,
+        "broken": None,
+        "ends": "os._exit(3)",
+        "last": "pass",
+    }
+    for number, (name, body) in enumerate(tests.items()):
+        text = f"import os\ndef test_it():\n    {body}\n" if body else "raise ValueError\n" if name == "broken" else ""
+        (tmp_path / f"test_{name}.py").write_text(text + "#" * 200 * number)
+    monkeypatch.setattr(memcheck, "TESTS", tmp_path)
+    monkeypatch.setattr(memcheck, "_watched", unwatched)
+    judged = tmp_path / "judged.jsonl"
+    found = memcheck.run(100, judged, "ours.so")
+    assert found == {"all files": 8, "files": 8, "tests": 4, "findings": 1, "failed": 3}
+    of_each = {name: words for name, (_, words) in memcheck.Judged(judged).files.items()}
+    assert of_each["test_finds.py"] == {"tests": 1, "findings": 1, "failed": 0}
+    assert of_each["test_none.py"] == {"tests": 0, "findings": 0, "failed": 0}
+    assert of_each["test_ends.py"] == {"tests": 0, "findings": 0, "failed": 1}
+    assert of_each["test_last.py"] == {"tests": 1, "findings": 0, "failed": 0}
 
-    monkeypatch.setattr(memcheck, "AT_A_TIME", 2)
-    monkeypatch.setattr(memcheck, "_of_files", of_files)
-    with pytest.raises(KeyboardInterrupt):
-        memcheck.run(5, tmp_path / "recorded", tmp_path / "judged")
-    found = memcheck.run(5, tmp_path / "recorded", tmp_path / "judged")
-    assert found == {"all files": len(memcheck.smallest_first()), "files": 5, "findings": 9, "failed": 0}
-    names = [path.name for path in memcheck.smallest_first()[:5]]
-    assert done == [names[:2], names[2:4], names[2:4], names[4:]]
+    again: list[list[str]] = []
+    monkeypatch.setattr(memcheck, "_of_files", lambda paths, *_: again.append([path.name for path in paths]) or [])
+    assert memcheck.run(100, judged) == found
+    assert again == [["test_fails.py", "test_finds.py", "test_broken.py", "test_ends.py"]]
+    (tmp_path / "test_clean.py").write_text("")
+    memcheck.run(1, judged)
+    assert again[1:] == [["test_clean.py"]]

@@ -22,7 +22,7 @@ from torchipu.backend.signals import DynamoSignals
 from torchipu.backend.sparse_gradients import without_sparse_results
 from torchipu.backend.written import written_arguments
 from torchipu.capture import backends, substitutes
-from torchipu.capture.checkpoint import with_regions_written
+from torchipu.capture.checkpoint import with_regions_of_all_kinds
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.folded_constants import fold_constants
@@ -116,7 +116,7 @@ def _compiled(
             partition_fn=doors.partition, decompositions=decompositions(),
         )
         replaced = replace_calls(gm)
-        compiled = with_regions_written(lambda: traced(replaced, example_inputs))
+        compiled = with_regions_of_all_kinds(lambda: traced(replaced, example_inputs))
     return shortened(compiled, doors.programs, doors.name)
 
 

@@ -21,10 +21,10 @@ from torch.utils import _pytree as pytree
 from torchipu.capture import printing, substitutes
 from torchipu.capture.capture_errors import as_capture_error
 from torchipu.capture.captured import Captured
-from torchipu.capture.checkpoint import with_regions_written
+from torchipu.capture.checkpoint import with_regions_of_all_kinds
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.decompositions import decompositions
-from torchipu.capture.dynamo_export import traced_by_dynamo
+from torchipu.capture.dynamo_export import let_go, traced_by_dynamo
 from torchipu.capture.forward_changes import Rebound
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_types import refuse_inputs
@@ -202,9 +202,12 @@ def _capture(
             )
             stack.enter_context(tracing(TracingContext(fake_mode)))
         results = _Results(traced, training, names_of_attributes(module), rebound)
-        return with_regions_written(
-            lambda: export(results, module, args, kwargs, name=name, strict_ops=strict_ops),
-        )
+        try:
+            return with_regions_of_all_kinds(
+                lambda: export(results, module, args, kwargs, name=name, strict_ops=strict_ops),
+            )
+        finally:
+            let_go(traced)
 
 
 class Results(Protocol):

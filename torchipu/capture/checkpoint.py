@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
 from torch import library
+from torch._higher_order_ops import wrap
+from torch.autograd import forward_ad
 from torch.fx import traceback
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint as torch_checkpoint
@@ -118,24 +120,64 @@ def checkpoints_marked() -> Iterator[None]:
         yield
 
 
-def with_regions_written(trace: Callable[[], T]) -> T:
-    """Trace a graph of Dynamo's; where it writes what a region of torch.utils.checkpoint reads, let that save values.
+def with_regions_of_all_kinds(trace: Callable[[], T]) -> T:
+    """Trace a graph of Dynamo's, also where regions of torch.utils.checkpoint do what torch does not trace.
 
     Eager saves nothing of a region but what it is given, so that its results, and what they are views of, may be
-    written in place. A trace saves the tensors within too, and torch refuses gradients of what is written then.
+    written in place. A trace saves the tensors within too, and torch refuses gradients of what is written then: such
+    regions save values. Torch refuses ``torch.func.grad`` and what is made of it within regions, whose hooks would
+    see the tensors of its levels: such regions are only marked.
 
     Args:
         trace: Called a second time where torch has refused so.
     """
     try:
-        with without_account():
+        with without_account(), _as_before_where_refused():
             return trace()
     except RuntimeError as error:
-        if WRITTEN_AFTER_READ not in str(error):
+        # Not at once: a hook on each tensor that is saved would cost those that write nothing.
+        again = next((regions for words, regions in _OTHERWISE.items() if words in str(error)), None)
+        if again is None:
             raise
-    # Not at once: a hook on each tensor that is saved would cost those that write nothing.
-    with _regions_saving_values():
+    with again():
         return trace()
+
+
+@contextmanager
+def _as_before_where_refused() -> Iterator[None]:
+    """Leave a trace that failed within `torch.func` as it was begun: torch would refuse all regions from then on."""
+    words = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    except BaseException:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        if forward_ad._current_level < 0:  # whoever is within one has entered it, and leaves it
+            with suppress(RuntimeError):
+                torch._C._exit_dual_level(level=0)  # there is no more than one, and torch does not tell whether
+        if words is None:
+            torch._C._autograd._saved_tensors_hooks_enable()
+        raise
+
+
+@contextmanager
+def _regions_marked() -> Iterator[None]:
+    """Let regions be run as any other part of a graph, each call in them marked as what the backward computes again.
+
+    As torch did before it traced hooks; policies of a ``context_fn`` are not looked at.
+    """
+    numbers = itertools.count()
+
+    def run(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        marks = {"recompute": torch_checkpoint.CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": next(numbers)}
+        for node in module.graph.nodes:
+            if node.op in ("call_function", "call_method", "call_module"):
+                node.meta.update(marks)
+        with traceback.preserve_node_meta():
+            return torch.fx.Interpreter(module).run(*args)
+
+    with replaced(wrap, "tag_activation_checkpoint_impl", run):
+        yield
 
 
 @contextmanager
@@ -148,6 +190,10 @@ def _regions_saving_values() -> Iterator[None]:
 
     with replaced(torch_checkpoint, "_checkpoint_without_reentrant_generator", generator):
         yield
+
+
+_OTHERWISE = {WRITTEN_AFTER_READ: _regions_saving_values, "don't yet support saved tensor hooks": _regions_marked}
+"""What is done about regions that torch refuses, by its words."""
 
 
 @contextmanager

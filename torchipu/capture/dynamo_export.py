@@ -169,3 +169,16 @@ def _method_forward(module: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         object.__setattr__(module, "forward", begun)
+
+
+def let_go(traced: GraphModule) -> None:
+    """Take the model out of what Dynamo captured, which torch keeps for good: its weights would stay in memory.
+
+    Args:
+        traced: Of `traced_by_dynamo`; it cannot be run any more.
+    """
+    for part in ("dynamo_bytecode_flatten", "dynamo_bytecode_unflatten"):
+        code = getattr(traced.graph._codegen, part, None)  # of releases that write it so
+        if code is not None:
+            code.out = None
+    traced._modules, traced._parameters, traced._buffers = {}, {}, {}

@@ -27,6 +27,8 @@ EQUAL: dict[str, str] = {
     "host/concatenation.py: `if 2 * sum(pieces[number][0].num_elements for number in fitting) >= "
     "op.outputs[0].num_elements:`: 0 -> 1":
         "A piece has as many elements as the place where it goes.",
+    "optable/emission.py: `offset = offsets[slot.register] if slot.register >= 0 else 0`: 0 -> 1 (2)":
+        "A slot without a register has its values elsewhere: no kernel reads its offset.",
     "host/groups.py: `passed: int = 0`: 0 -> 1":
         "A chain is made for an op that joins it at once, which sets it.",
     "ir/formulas.py: `if isinstance(left, int) and operation == \"*\" and left == 0:`: 0 -> 1":
