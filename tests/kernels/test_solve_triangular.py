@@ -84,7 +84,8 @@ def test_batches_broadcast_and_train(matrices: tuple[int, ...], given: tuple[int
         exact.matrices.copy_(model.matrices)
     found = torch.compile(model, backend="ipu")(x)
     judged = exact(x.double())
-    assert found.shape == judged.shape and found.stride() == model(x).stride()
+    assert found.shape == judged.shape
+    assert found.stride() == model(x).stride()
     torch.testing.assert_close(found.double(), judged, rtol=1e-5, atol=1e-5)
     found.square().sum().backward()
     judged.square().sum().backward()

@@ -11,23 +11,23 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-def solved(self: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
-    """Solve ``self @ X = B``, or ``X @ self = B``, as one batch.
+def solved(self: Tensor, given: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
+    """Solve ``self @ X = given``, or ``X @ self = given``, as one batch.
 
     Args:
         self: Triangular matrices, `[*, n, n]`.
-        B: `[*, n, k]`, or `[*, k, n]` where the matrices stand right; batches may broadcast.
+        given: `[*, n, k]`, or `[*, k, n]` where the matrices stand right; batches may broadcast.
         upper: Which triangle counts.
         left: Where the matrices stand.
         unitriangular: Whether the diagonal counts as ones.
     """
-    batch = torch.broadcast_shapes(self.shape[:-2], B.shape[:-2])
-    if len(batch) == 1 and self.shape[:-2] == B.shape[:-2]:
+    batch = torch.broadcast_shapes(self.shape[:-2], given.shape[:-2])
+    if len(batch) == 1 and self.shape[:-2] == given.shape[:-2]:
         return NotImplemented
-    matrices, given = (each.expand(*batch, *each.shape[-2:]) for each in (self, B))
+    matrices, sides = (each.expand(*batch, *each.shape[-2:]) for each in (self, given))
     count = prod(batch)
     solutions = aten.linalg_solve_triangular(
-        matrices.reshape(count, *self.shape[-2:]), given.reshape(count, *B.shape[-2:]),
+        matrices.reshape(count, *self.shape[-2:]), sides.reshape(count, *given.shape[-2:]),
         upper=upper, left=left, unitriangular=unitriangular,
     )
-    return solutions.view(given.shape)  # whichever way a solution lies, its batch is outermost
+    return solutions.view(sides.shape)  # whichever way a solution lies, its batch is outermost

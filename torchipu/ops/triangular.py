@@ -1,4 +1,4 @@
-"""Systems of equations with triangular matrices, as chunks of gated delta rules, Cholesky factors and flows have them."""
+"""Systems of equations with triangular matrices, as gated delta rules and densities of normal distributions need."""
 
 from __future__ import annotations
 
