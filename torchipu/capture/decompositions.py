@@ -25,6 +25,7 @@ from torchipu.capture import (
     maps,
     movement,
     transformer_layers,
+    triangular,
 )
 
 aten = torch.ops.aten
@@ -262,6 +263,7 @@ OURS: Decompositions = {
     aten._embedding_bag_backward.default: embedding_bags.bag_gradient,
     aten._linalg_det.default: determinants.determinant,
     aten._linalg_slogdet.default: determinants.log_determinant,
+    aten.linalg_solve_triangular.default: triangular.solved,
     aten.linalg_vector_norm.default: _vector_norm,
     aten.norm.ScalarOpt_dim: _norm,
     aten.norm.Scalar: lambda self, p=2: _norm(self, p),

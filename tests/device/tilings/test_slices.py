@@ -153,6 +153,21 @@ def test_samples_of_images_that_a_grid_takes() -> None:
     assert_tiled(machine, "aten.grid_sampler_2d.default", "aten.grid_sampler_2d_backward.default")
 
 
+@pytest.mark.parametrize("is_left", [False, True])
+def test_systems_with_triangular_matrices(is_left: bool) -> None:
+    class Solved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.matrices = nn.Parameter(torch.randn(3, 5, 5) / 8 + 2 * torch.eye(5))
+
+        def forward(self, x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.solve_triangular(self.matrices, x * by, upper=True, left=is_left).square().sum()
+
+    machine = judge(Solved(), torch.randn(3, 5, 9) if is_left else torch.randn(3, 9, 5), torch.randn(1), optimizer=SGD)
+    assert_tiled(machine, "aten.linalg_solve_triangular.default")
+
+
 def test_what_has_nothing_to_do_still_gives_its_result() -> None:
     class Nothing(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -183,6 +183,11 @@ _IMAGES = {
     "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32,
     "intermediate_size": 2 * WIDTH, "patch_size": 8,
 }
+_SOUND = {
+    "conv_dim": (16, 16, 16), "conv_kernel": (10, 3, 2), "conv_stride": (5, 2, 2), "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 4, "num_feat_extract_layers": 3, "apply_spec_augment": False,
+    "mask_time_prob": 0.0, "classifier_proj_size": WIDTH,
+}
 
 FAMILIES: dict[str, Family] = {
     "bark_semantic": Family("BarkSemanticConfig", "BarkSemanticModel", unmasked, {
@@ -220,11 +225,7 @@ FAMILIES: dict[str, Family] = {
     "granitemoe": Family("GraniteMoeConfig", "GraniteMoeForCausalLM", to_words, {
         "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
     }),
-    "hubert": Family("HubertConfig", "HubertForSequenceClassification", sound_to_classes, {
-        "conv_dim": (16, 16, 16), "conv_kernel": (10, 3, 2), "conv_stride": (5, 2, 2), "num_conv_pos_embeddings": 8,
-        "num_conv_pos_embedding_groups": 4, "num_feat_extract_layers": 3, "apply_spec_augment": False,
-        "mask_time_prob": 0.0, "classifier_proj_size": WIDTH,
-    }),
+    "hubert": Family("HubertConfig", "HubertForSequenceClassification", sound_to_classes, _SOUND),
     "jamba": Family("JambaConfig", "JambaForCausalLM", to_words, {
         "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
         "num_experts": 4, "num_key_value_heads": 2, "mamba_d_state": 4, "mamba_dt_rank": 4,
@@ -245,6 +246,11 @@ FAMILIES: dict[str, Family] = {
         "global_block_size": 4, "num_decoder_layers": 2,
     }),
     "luke": Family("LukeConfig", "LukeForMaskedLM", to_words, {"entity_vocab_size": 20, "entity_emb_size": 16}),
+    "minimax": Family("MiniMaxConfig", "MiniMaxForCausalLM", to_words, {
+        "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 4, "sliding_window": 8, "block_size": 8,
+        "layer_types": ["full_attention", "linear_attention"],
+    }),
+    "mra": Family("MraConfig", "MraForMaskedLM", to_words),
     "musicgen_decoder": Family("MusicgenDecoderConfig", "MusicgenForCausalLM", codes, {"num_codebooks": 4}),
     "nystromformer": Family("NystromformerConfig", "NystromformerForSequenceClassification", to_classes, {
         "num_landmarks": 16, "conv_kernel_size": 5, "segment_means_seq_len": 16,
@@ -267,6 +273,12 @@ FAMILIES: dict[str, Family] = {
         "num_encoder_layers": 2, "num_decoder_layers": 2, "num_encoder_attention_heads": 4,
         "num_decoder_attention_heads": 4, "decoder_start_token_id": 0, "ngram": 2, "num_buckets": 8,
     }, without=("num_hidden_layers", "num_layers")),
+    "qwen3_next": Family("Qwen3NextConfig", "Qwen3NextForCausalLM", to_words, {
+        "num_key_value_heads": 2, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention"],
+    }),
     "reformer": Family("ReformerConfig", "ReformerForMaskedLM", to_words, {
         "attn_layers": ["local", "lsh"], "attention_head_size": 8, "axial_pos_shape": (4, 4),
         "axial_pos_embds_dim": (16, 16), "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "num_buckets": 4,
@@ -296,6 +308,9 @@ FAMILIES: dict[str, Family] = {
     "segformer": Family("SegformerConfig", "SegformerForSemanticSegmentation", segments, {
         "depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 16], "decoder_hidden_size": 16,
         "num_attention_heads": [1, 2, 2, 2],
+    }),
+    "sew_d": Family("SEWDConfig", "SEWDForSequenceClassification", sound_to_classes, {
+        **_SOUND, "squeeze_factor": 2, "position_buckets": 8,
     }),
     "speecht5": Family("SpeechT5Config", "SpeechT5ForTextToSpeech", words_to_speech, {
         "num_mel_bins": 8, "speaker_embedding_dim": 16, "speech_decoder_prenet_units": 16,

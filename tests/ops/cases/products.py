@@ -15,6 +15,7 @@ aten = torch.ops.aten
 def cases(draw: Draw) -> Iterator[Call]:
     """Yield the calls."""
     yield from multiplied(draw)
+    yield from solved(draw)
     yield from convolved(draw)
     yield from attended(draw)
 
@@ -35,6 +36,18 @@ def multiplied(draw: Draw) -> Iterator[Call]:
         yield call("baddbmm.default", draw(n, rows, columns), *several, **scales)
         yield call("baddbmm.default", draw(), *several, **scales)
         yield call("addmm.default", draw(), left, right)
+
+
+def solved(draw: Draw) -> Iterator[Call]:
+    """Yield systems of equations whose matrices are triangular."""
+    if not draw.dtype.is_floating_point:
+        return
+    for upper, left, unit in itertools.product((False, True), repeat=3):
+        matrices = draw(draw.batch, 5, 5) / 8 + 2 * torch.eye(5, dtype=draw.dtype)
+        given = draw(draw.batch, 5, 7) if left else draw(draw.batch, 7, 5)
+        yield call(
+            "linalg_solve_triangular.default", matrices, given, upper=upper, left=left, unitriangular=unit,
+        )
 
 
 def convolved(draw: Draw) -> Iterator[Call]:
