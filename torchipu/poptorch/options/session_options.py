@@ -1,8 +1,8 @@
 """Options passed on to the graph compiler by name: which names there are, what values they take, and the log of them.
 
 All names are accepted and kept. Those that the emulator acts on are read in `executor.translation`; the others change
-how PopART compiles and not what a model computes. Of a name that PopART is not known to have a warning tells: it refuses
-one, but the list here is no copy of its own.
+how PopART compiles and not what a model computes. A warning tells of a name that PopART is not known to have: it
+refuses one, but the list here is no copy of its own.
 """
 
 from __future__ import annotations
