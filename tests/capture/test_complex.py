@@ -111,6 +111,10 @@ TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "inverse sines": lambda x: x.asin() + (3 * x).asinh(),
     "sines near their limits": lambda x: (1 + 1e-3 * x).asin() + (1j + 1e-3 * x).asinh() + (1e-3 * x).asinh(),
     "logarithms": lambda x: x.log2() * x.log10() + torch.log1p(1e-3 * x),
+    "inverse hyperbolic cosines": lambda x: (3 * x).acosh() + (-3 * x).acosh() + (1 + 1e-2 * x).acosh(),
+    "logistic functions": lambda x: (3 * x).sigmoid() * x.sigmoid(),
+    "deviations": lambda x: torch.std(x, 1) + x.std(),
+    "sums of exponentials so far": lambda x: torch.logcumsumexp(x, 2) + torch.logcumsumexp(x, 0),
     "sum of exponentials": lambda x: torch.logaddexp(20 * x, x.flip(-1)),
     "all multiplied": lambda x: x[0, :2, :3].prod() + x.prod(-1)[:, :1] + x.prod(1, keepdim=True)[:, 0],
     "multiplied with zeros": lambda x: (x * (torch.arange(12) > 0)).prod(-1) + (x * (torch.arange(12) > 1)).prod(-1),
@@ -345,3 +349,19 @@ def test_the_shortest_op_is_a_choice_for_the_host(length: int, rows: int, monkey
                 torch.compile(lambda x, call=call: call(x).abs(), backend="ipu")(torch.randn(given))
             cycles.append(programs[0].program.cost.cycles)
         assert cycles[0] == pytest.approx(cycles[1], rel=0.1)
+
+
+def test_the_logistic_function_of_large_numbers_is_finite() -> None:
+    x = torch.tensor([200 + 3j, -200 + 3j, -80 - 1j, 0 + 0j], dtype=torch.complex64)
+    wanted = torch.tensor([1, 0, (-80 - 1j), 0.5], dtype=torch.complex128)
+    wanted[2] = wanted[2].exp()
+    made = torch.compile(torch.sigmoid, backend="ipu", fullgraph=True)(x)
+    torch.testing.assert_close(made.to(wanted.dtype), wanted, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("imaginary", [0.0, -0.0])
+def test_inverse_hyperbolic_cosines_beside_the_cut_are_those_of_eager(imaginary: float) -> None:
+    real = torch.tensor([-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])
+    x = torch.complex(real, torch.full_like(real, imaginary))
+    made = torch.compile(torch.acosh, backend="ipu", fullgraph=True)(x)
+    torch.testing.assert_close(made, torch.acosh(x), rtol=1e-5, atol=5e-4)

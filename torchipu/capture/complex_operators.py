@@ -47,6 +47,15 @@ def _cumprod(value: Any, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     return ComplexTensor(torch.stack([one.re for one in products], dim), torch.stack([one.im for one in products], dim))
 
 
+def _logcumsumexp(value: Any, dim: int) -> Any:
+    if not value.dim() or not value.shape[dim]:
+        return value
+    sums = list(zip(value.re.unbind(dim), value.im.unbind(dim), strict=True))
+    for place in range(1, len(sums)):
+        sums[place] = complex_functions.logaddexp(sums[place - 1], sums[place])
+    return ComplexTensor(*(torch.stack(parts, dim) for parts in zip(*sums, strict=True)))
+
+
 def _div(left: Any, right: Any, **mode: Any) -> Any:
     if mode or is_pair(right) or isinstance(right, complex):
         return aten.div(*map(as_complex, (left, right)), **mode)
@@ -119,8 +128,18 @@ def _logarithm(base: float) -> Callable[[Any], Any]:
     return call
 
 
+def _acosh(value: Any) -> Any:
+    """Return the inverse hyperbolic cosine, on the side where its real part is not negative."""
+    angle = aten.acos(value)
+    return ComplexTensor(angle.im.abs(), torch.copysign(angle.re, value.im))
+
+
 def _sigmoid(value: Any) -> Any:
-    return 1 / ((-value).exp() + 1)
+    """Return the logistic function by powers of e of at most 1: none of a large number, which is infinite."""
+    is_left = value.re < 0
+    power = ComplexTensor(-value.re.abs(), torch.where(is_left, value.im, -value.im)).exp()  # type: ignore[attr-defined]
+    upper, lower = 1 / (power + 1), power / (power + 1)
+    return ComplexTensor(torch.where(is_left, lower.re, upper.re), torch.where(is_left, lower.im, upper.im))
 
 
 def _sinc(value: Any) -> Any:
@@ -173,10 +192,14 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.addcdiv.default: lambda c, a, b, value=1: _plus(c, a / b, 1, value),
     aten.asin.default: _on_pairs(complex_functions.asin),
     aten.asinh.default: _on_pairs(complex_functions.asinh),
+    aten.acosh.default: _acosh,
+    aten.sigmoid.default: _sigmoid,
+    aten.sigmoid_backward.default: lambda gradient, result: gradient * (result * (1 - result)).conj(),
     aten.log1p.default: _on_pairs(complex_functions.log1p),
     aten.log2.default: _logarithm(2),
     aten.log10.default: _logarithm(10),
     aten.logaddexp.default: _on_pairs(complex_functions.logaddexp),
+    aten.logcumsumexp.default: _logcumsumexp,
     aten.exp2.default: lambda value: (value * math.log(2)).exp(),
     aten.sinc.default: _sinc,
     aten.silu.default: lambda value: value * _sigmoid(value),
@@ -188,6 +211,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.prod.dim_int: _prod,
     aten.var_mean.correction: _var_mean,
     aten.std_mean.correction: _std_mean,
+    aten.std.correction: lambda value, dim=None, **options: _std_mean(value, dim, **options)[0],
     aten.mul.Tensor: _mul,
     aten.mul.Scalar: _mul,
     aten.cumprod.default: _cumprod,
