@@ -137,7 +137,7 @@ def _acosh(value: Any) -> Any:
 def _sigmoid(value: Any) -> Any:
     """Return the logistic function by powers of e of at most 1: none of a large number, which is infinite."""
     is_left = value.re < 0
-    power = ComplexTensor(-value.re.abs(), torch.where(is_left, value.im, -value.im)).exp()  # type: ignore[attr-defined]
+    power: Any = ComplexTensor(-value.re.abs(), torch.where(is_left, value.im, -value.im)).exp()
     upper, lower = 1 / (power + 1), power / (power + 1)
     return ComplexTensor(torch.where(is_left, lower.re, upper.re), torch.where(is_left, lower.im, upper.im))
 
