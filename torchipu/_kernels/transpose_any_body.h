@@ -1,6 +1,7 @@
 /* Transposes of any size; transpose_body.h comes before it. */
+typedef float FN(lone) __attribute__((aligned(1), may_alias));  /* or what else has 4 bytes, such as pairs of halves */
 /* Rows and columns that fill no tile, one by one. */
-static inline void FN(transpose_rest)(float *d, int64_t ds, const float *s, int64_t ss, int64_t rows, int64_t columns) {
+static inline void FN(transpose_rest)(FN(lone) *d, int64_t ds, const FN(lone) *s, int64_t ss, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++) d[i * ds + j] = s[j * ss + i];
 }

@@ -1,6 +1,9 @@
 /* Square pieces of a transpose of 1, 2 and 8 bytes: as many rows as there are elements in 16 bytes. To interleave each row
  * with the one that lies half of all rows behind it, once for each power of two, turns the square.
+ * Elements may be rows of narrower ones, which lie at any address of theirs.
  */
+typedef uint16_t FN(lone_2) __attribute__((aligned(1), may_alias));
+typedef uint64_t FN(lone_8) __attribute__((aligned(1), may_alias));
 typedef uint8_t FN(few_1) __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t FN(few_2) __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint64_t FN(few_8) __attribute__((vector_size(16), aligned(1), may_alias));
@@ -33,6 +36,6 @@ static const FN(few_8) FN(high_8) = {1, 3};
       for (int64_t j = i < whole ? across : 0; j < columns; j++) d[i * ds + j] = s[j * ss + i]; \
   }
 TI_TURN(1, 16, uint8_t)
-TI_TURN(2, 8, uint16_t)
-TI_TURN(8, 2, uint64_t)
+TI_TURN(2, 8, FN(lone_2))
+TI_TURN(8, 2, FN(lone_8))
 #undef TI_TURN
