@@ -42,7 +42,7 @@ def check(function: Function, given: list[torch.Tensor]) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="ipu", dynamic=False)
     exact = function(*map(wide, given))
-    largest = max(1.0, *exact.abs().flatten().tolist())
+    largest = max([1.0, *exact.abs().flatten().tolist()])
     with torch.no_grad():
         for _ in range(3):
             ours = compiled(*given)

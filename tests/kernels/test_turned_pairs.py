@@ -1,4 +1,4 @@
-"""Transposes of rows that are as wide as an element of another type, at addresses that such an element would not have."""
+"""Transposes of rows as wide as an element of another type, at addresses that such an element would not have."""
 
 from __future__ import annotations
 
