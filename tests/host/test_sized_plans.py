@@ -199,21 +199,26 @@ class Wide(nn.Module):
         return self.after(functional.gelu(self.wide(mixed)))
 
 
+def check_training_at(length, model, run, judge):
+    """Compare result and gradients of a compiled model on `[2, length, 128]` with those of its judge in float64."""
+    x = torch.randn(2, length, 128)
+    model.zero_grad()
+    judge.zero_grad()
+    found, expected = run(x), judge(x.double())
+    torch.testing.assert_close(found.double(), expected, rtol=2e-4, atol=2e-4)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    for weight, exact in zip(model.parameters(), judge.parameters(), strict=True):
+        torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=2e-3, atol=2e-3)
+
+
 def test_sizes_that_pack_operands_cut_sums_or_leave_few_rows_emit_nothing(made, emitted):
     model = Wide()
     run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()
     # Rows as they lie; so few that a product is one of dot products; sums of several chunks; panels; rows packed ahead,
     # and not any more; panels of matrices of a batch.
     for length in (20, 8, 42, 75, 142, 193, 260):
-        x = torch.randn(2, length, 128)
-        model.zero_grad()
-        judge.zero_grad()
-        found, expected = run(x), judge(x.double())
-        torch.testing.assert_close(found.double(), expected, rtol=2e-4, atol=2e-4)
-        found.square().sum().backward()
-        expected.square().sum().backward()
-        for weight, exact in zip(model.parameters(), judge.parameters(), strict=True):
-            torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=2e-3, atol=2e-3)
+        check_training_at(length, model, run, judge)
     assert len(emitted) == 2
     for found, plain_plan in made:
         assert found == plain_plan
@@ -240,15 +245,7 @@ def test_sizes_that_cut_products_and_sums_into_other_blocks_emit_nothing(made, e
     model = Wide()
     run, judge = torch.compile(model, backend=ipu_backend, dynamic=True), copy.deepcopy(model).double()
     for length in (90, 101, 113, 126):  # tiles of 32 columns and of 96, and sums of 5 to 7 chunks
-        x = torch.randn(2, length, 128)
-        model.zero_grad()
-        judge.zero_grad()
-        found, expected = run(x), judge(x.double())
-        torch.testing.assert_close(found.double(), expected, rtol=2e-4, atol=2e-4)
-        found.square().sum().backward()
-        expected.square().sum().backward()
-        for weight, exact in zip(model.parameters(), judge.parameters(), strict=True):
-            torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=2e-3, atol=2e-3)
+        check_training_at(length, model, run, judge)
     assert len(emitted) == 2
     assert len(made) == 8
     for found, plain_plan in made:

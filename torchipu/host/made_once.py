@@ -22,19 +22,19 @@ class MadeOnce:
     def __init__(self, memory: Memory, frozen: Collection[int], *, has_states: bool) -> None:
         self._memory, self._frozen, self._has_states = memory, frozen, has_states
         self._made: set[int] = set()
+        self._others: set[int] = set()  # where anything else was ever written
 
     def holds(self, held: HostTensor) -> bool:
         """Return whether nothing but such values lies where a tensor does, as far as steps have been noted."""
         allocation = self._memory.allocations[held.buffer]
         if allocation.place is Place.INPUT:
             return allocation.index in self._frozen
-        return held.buffer in self._made or (self._has_states and allocation.place is Place.STATE)
+        is_made = held.buffer in self._made and held.buffer not in self._others
+        return is_made or (self._has_states and allocation.place is Place.STATE)
 
     def note(self, step: Step) -> None:
         """Take note of a step, in the order in which they run."""
         is_of_weights = step.is_hoistable and bool(step.read) and all(map(self.holds, step.read))
         for held in step.written:
-            if is_of_weights and self._memory.allocations[held.buffer].place is Place.ARENA:
-                self._made.add(held.buffer)
-            else:
-                self._made.discard(held.buffer)
+            is_apart = self._memory.allocations[held.buffer].place is not Place.ARENA
+            (self._made if is_of_weights and not is_apart else self._others).add(held.buffer)
